@@ -27,10 +27,6 @@ class Round:
     ranges: Mapping[TopicPartition, OffsetRange] = field(default_factory=dict)
     size_bytes: int = 0
 
-    @property
-    def offset_count(self) -> int:
-        return sum(one.end_offset - one.start_offset for one in self.ranges.values())
-
 
 def next_round(
     wanted: Mapping[TopicPartition, OffsetRange],

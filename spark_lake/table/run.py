@@ -55,10 +55,6 @@ from strandline.storage.model import TimestampMs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Of an upsert, whose newest rows lie in memory, and whose partitions are rewritten.
-UPSERT_ROUND_BYTES = 256 * 1024 * 1024
-
-
 # The identifier of a table, and what it is partitioned by.
 _Wanted = tuple[tuple[str, ...], Sequence[str]]
 
@@ -201,8 +197,7 @@ class TableRun:
         settings = SyncSettings(
             names=self.names,
             file_bytes=self._request.file_bytes,
-            round_bytes=self._request.round_bytes
-            or (None if self._mode is Mode.APPEND else UPSERT_ROUND_BYTES),
+            round_bytes=self._request.round_bytes,
             new_incarnation=self._request.new_incarnation,
             mode=self._mode,
         )

@@ -39,7 +39,7 @@ class SinkPlan:
     # None: rows are appended.
     upsert: UpsertPlan | None
     file_bytes: int
-    # Of the rows of all files that a worker has not written yet.
+    # Of the rows of all files that a worker has not written yet; and of those that it upserts.
     buffers_bytes: int = BUFFERS_BYTES_MAX
 
     def renamed(self) -> SinkPlan:
@@ -74,6 +74,11 @@ class RowSink:
         self._rejected: FileBuffers | None = None
         if plan.rejected is not None:
             self._rejected = plan.buffers(plan.rejected.writer)
+
+    def is_full(self) -> bool:
+        """Whether rows to be upserted fill the memory: then this was the last batch."""
+        changes = self._changes
+        return changes is not None and changes.size_bytes >= self._plan.buffers_bytes
 
     def add(self, batch: Any) -> Iterator[WrittenFile]:
         """Takes a `pyarrow.RecordBatch` of the lake.

@@ -3,7 +3,8 @@
     1 ask the archive where it ends, and then the registry for the newest schema
       create the table, or widen its schema         a commit of its own
     2 load the table and the manifests, plan a round
-    3 write the files of the round                  under names that no other attempt uses
+    3 write the files of the round                  under names that no other attempt uses; an
+                                                    upsert ends it early if its memory is full
     4 commit files and offsets together             `commit.py`: once, whatever the answer
       and rows that do not parse to a second table  `rejected.py`, if they are wanted there
     5 again from 2, until the table has what the archive had when the sync began, or the topic was
@@ -16,8 +17,8 @@ committed. Two syncs of one table do each other's work twice, and one of them dr
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from strandline.spark_lake.archive.catalog import Catalog
@@ -86,6 +87,23 @@ class RoundTask:
     sink: SinkPlan
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenRows:
+    """What became of a round's task, or of one worker's share of it."""
+
+    files: Sequence[WrittenFile]
+    # The next offset of partitions that are not read to their end, as an upsert's memory was full.
+    ends: Mapping[TopicPartition, Offset] = field(default_factory=dict)
+
+    @classmethod
+    def joined(cls, shares: Sequence[WrittenRows]) -> WrittenRows:
+        """Of shares with different partitions, or without `ends`."""
+        return cls(
+            files=[file for one in shares for file in one.files],
+            ends={partition: at for one in shares for partition, at in one.ends.items()},
+        )
+
+
 class SyncEngine(Protocol):
     """What runs the task of a round: this process, or Spark."""
 
@@ -96,7 +114,7 @@ class SyncEngine(Protocol):
 
     def run(
         self, task: RoundTask, reader: ObjectReader, advance: Callable[[int], None]
-    ) -> Sequence[WrittenFile]:
+    ) -> WrittenRows:
         """The files of the task. Raises what `Query.read` and the writers raise.
 
         What was written before an error is deleted, as far as the engine can.
@@ -222,12 +240,13 @@ class Sync:
             plan=self._query.plan_ranges(reader, view.partitions, made.ranges),
             sink=self._sink(layout, commit_id),
         )
-        files = self._written(task, reader, made.offset_count)
+        written = self._written(task, reader, made)
+        files = written.files
         crash_point(TABLE_BEFORE_COMMIT)
         # 4
         claimed = base.advanced(
             view.topic_id,
-            {one.partition: taken.end_offset for one, taken in made.ranges.items()},
+            {one.partition: end for one, end in written.ends.items()},
             commit_id=commit_id,
             rejected=[one.path for one in files if one.role is FileRole.REJECTED],
         )
@@ -246,21 +265,21 @@ class Sync:
             crash_point(TABLE_AFTER_REJECTED)
         self._count(outcome, files)
 
-    def _written(
-        self, task: RoundTask, reader: ObjectReader, offset_count: int
-    ) -> Sequence[WrittenFile]:
-        """The files of a round."""
-        left = offset_count
+    def _written(self, task: RoundTask, reader: ObjectReader, made: Round) -> WrittenRows:
+        """The files of a round, and the ends of all its partitions."""
+        told = 0
 
         def advance(count: int) -> None:
-            nonlocal left
-            left -= count
+            nonlocal told
+            told += count
             self._progress.advance(count)
 
-        files = self._engine.run(task, reader, advance)
+        written = self._engine.run(task, reader, advance)
+        ends = {one: written.ends.get(one, taken.end_offset) for one, taken in made.ranges.items()}
+        offset_count = sum(end - made.ranges[one].start_offset for one, end in ends.items())
         # Offsets of a compacted topic, or of a transaction's markers, have no record.
-        self._progress.advance(left)
-        return files
+        self._progress.advance(offset_count - told)
+        return replace(written, ends=ends)
 
     def _count(self, outcome: CommitOutcome, files: Sequence[WrittenFile]) -> None:
         report = self._report

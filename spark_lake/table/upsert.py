@@ -43,14 +43,19 @@ class UpsertPlan:
 class NewestRows:
     """Of rows of one partition of the topic, the one with the greatest offset of each key.
 
-    Memory: these rows, and REDUCE_BYTES that may have older ones.
+    Memory: `size_bytes`, which are these rows, and REDUCE_BYTES that may have older ones.
     """
 
     def __init__(self, *, key: str, offset: str) -> None:
         self._key = key
         self._offset = offset
         self._tables: list[Any] = []
+        self._reduced_bytes = 0
         self._pending_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self._reduced_bytes + self._pending_bytes
 
     def add(self, rows: Any) -> None:
         """Takes a `pyarrow.RecordBatch`."""
@@ -58,7 +63,7 @@ class NewestRows:
         self._pending_bytes += rows.nbytes
         if self._pending_bytes > REDUCE_BYTES:
             self._tables = [self.rows()]
-            self._pending_bytes = 0
+            self._reduced_bytes, self._pending_bytes = self._tables[0].nbytes, 0
 
     def rows(self) -> Any:
         """A `pyarrow.Table`; of no rows one without columns."""
@@ -72,7 +77,7 @@ class NewestRows:
 
 
 class UpsertBuffers:
-    """Takes rows in order of partition and offset; memory: the newest rows of the round's keys."""
+    """Takes rows in order of partition and offset, until `size_bytes` is what memory allows."""
 
     def __init__(self, plan: UpsertPlan, writer: FileWriter, files: FileBuffers) -> None:
         """`files` takes the rows of the table."""
@@ -80,6 +85,11 @@ class UpsertBuffers:
         self._writer = writer
         self._files = files
         self._newest: dict[int, NewestRows] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the newest rows of the round's keys."""
+        return sum(one.size_bytes for one in self._newest.values())
 
     def add(self, rows: Any) -> None:
         """Takes a `pyarrow.RecordBatch` with the column DELETED, each row with a key."""

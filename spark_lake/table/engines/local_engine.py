@@ -19,12 +19,14 @@ from strandline.spark_lake.plan.splits import SUITED_BYTES_MIN, Split
 from strandline.spark_lake.query.arrow_scan import default_threads
 from strandline.spark_lake.table.buffers import BUFFERS_BYTES_MAX
 from strandline.spark_lake.table.engines.split_work import SplitWork, indivisible
-from strandline.spark_lake.table.store import WrittenFile
-from strandline.spark_lake.table.sync import ROUND_BYTES, RoundTask
+from strandline.spark_lake.table.sync import ROUND_BYTES, RoundTask, WrittenRows
 
 
 class LocalEngine:
-    """Memory: the buffers of all workers together, and for each a window and one file's pages."""
+    """Memory: the buffers of all workers together, and for each a window and one file's pages.
+
+    Of an upsert, as much again: the newest rows.
+    """
 
     round_bytes = ROUND_BYTES
 
@@ -33,11 +35,11 @@ class LocalEngine:
 
     def run(
         self, task: RoundTask, reader: ObjectReader, advance: Callable[[int], None]
-    ) -> list[WrittenFile]:
+    ) -> WrittenRows:
         """Raises what `SplitWork.files` raises; then no file is left."""
         parts = indivisible(task)
         if not parts:
-            return []
+            return WrittenRows(files=[])
         # Of few bytes one worker makes one file.
         worker_count = min(self.task_slots, max(1, _size_bytes(parts) // SUITED_BYTES_MIN))
         shares = _equal_shares(parts, worker_count)
@@ -52,9 +54,9 @@ class LocalEngine:
             except BaseException:
                 steps.stop()
                 pool.shutdown(wait=True)
-                sink.discard(_files_of(running))
+                sink.discard(_written_by(running).files)
                 raise
-        return _files_of(running)
+        return _written_by(running)
 
 
 class _SharedSteps:
@@ -81,8 +83,8 @@ class _Stopped(Exception):
     """Another worker failed."""
 
 
-def _files_of(done: Sequence[Future[list[WrittenFile]]]) -> list[WrittenFile]:
-    return [file for one in done if one.exception() is None for file in one.result()]
+def _written_by(done: Sequence[Future[WrittenRows]]) -> WrittenRows:
+    return WrittenRows.joined([one.result() for one in done if one.exception() is None])
 
 
 def _equal_shares(parts: Sequence[Sequence[Split]], count: int) -> list[list[Split]]:

@@ -2,7 +2,7 @@
 
     driver    plan -> splits -> range(n) in n partitions, `mapInArrow`
     task      its split -> rows -> files, under names of this attempt     the writer of `local`
-              -> one row for each file, pickled                           at the end, all or none
+              -> one row, with its files, pickled                         at the end, all or none
     driver    files of the attempts that Spark counts -> one commit
 
 No jar: the code is Python in Spark's workers, which need strandline[lake,table]. An attempt that
@@ -22,14 +22,14 @@ from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.plan.splits import SUITED_BYTES_MAX
 from strandline.spark_lake.table.engines.split_work import SplitWork, indivisible
 from strandline.spark_lake.table.errors import TaskFailed
-from strandline.spark_lake.table.store import FileRole, WrittenFile
-from strandline.spark_lake.table.sync import ROUND_BYTES, RoundTask
+from strandline.spark_lake.table.store import FileRole
+from strandline.spark_lake.table.sync import ROUND_BYTES, RoundTask, WrittenRows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_FILES = pa.schema([pa.field("file", pa.binary())])
-_FILES_DDL = "file BINARY"
+_WRITTEN = pa.schema([pa.field("written", pa.binary())])
+_WRITTEN_DDL = "written BINARY"
 # Our errors, as Spark's text of a Python worker's traceback has them.
 _OURS = "strandline."
 
@@ -53,21 +53,21 @@ class SparkEngine:
 
     def run(
         self, task: RoundTask, reader: ObjectReader, advance: Callable[[int], None]
-    ) -> list[WrittenFile]:
+    ) -> WrittenRows:
         """Raises TaskFailed with the error of a task; files of other tasks are orphans then."""
         from pyspark.errors import PySparkException
 
         count = len(indivisible(task))
         if not count:
-            return []
+            return WrittenRows(files=[])
         tasks = self._spark.range(0, count, 1, count)
         try:
-            rows = tasks.mapInArrow(_work(task), _FILES_DDL).collect()
+            rows = tasks.mapInArrow(_work(task), _WRITTEN_DDL).collect()
         except PySparkException as error:
             raise TaskFailed(_reason(error)) from error
-        files: list[WrittenFile] = [pickle.loads(bytes(row.file)) for row in rows]
-        advance(sum(one.record_count for one in files if one.role is not FileRole.REMOVED))
-        return files
+        written = WrittenRows.joined([pickle.loads(bytes(row.written)) for row in rows])
+        advance(sum(one.record_count for one in written.files if one.role is not FileRole.REMOVED))
+        return written
 
 
 def _work(task: RoundTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -79,9 +79,9 @@ def _work(task: RoundTask) -> Callable[[Iterator[Any]], Iterator[Any]]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 share = pickle.loads(splits[number])
-                files = work.files(share, work.query.open(), lambda _: None)
-                pickled = pa.array([pickle.dumps(one) for one in files], pa.binary())
-                yield pa.RecordBatch.from_arrays([pickled], schema=_FILES)
+                written = work.files(share, work.query.open(), lambda _: None)
+                pickled = pa.array([pickle.dumps(written)], pa.binary())
+                yield pa.RecordBatch.from_arrays([pickled], schema=_WRITTEN)
 
     return write
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from strandline.spark_lake.table.engines import local_engine
 from strandline.spark_lake.table.errors import TableRefused
 from strandline.spark_lake.table.run import TableRun
+from strandline.spark_lake.table.store import WrittenFile
+from strandline.spark_lake.table.upsert import UpsertBuffers
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.errors import CorruptRecords, InvalidConfig
 from strandline.storage.records.batch.record import Record
+from strandline.storage.records.compression import Codec
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 from tests.unit.spark_lake.table.position_deletes import delete_row
 from tests.unit.spark_lake.table.rig import NoProgress, iceberg, make_run, named_files, sync
+from tests.unit.spark_lake.table.test_continuous import Counted
 from tests.unit.spark_lake.values.valued_archive import avro, record_of
 
 pytestmark = pytest.mark.slow
@@ -258,3 +264,75 @@ def test_what_cannot_be_upserted_is_refused(tmp_path: Path) -> None:
     changing.archive.add_segment("orders", make_batches(keyless))
     with pytest.raises(CorruptRecords, match=r"offset 20 of orders partition 0 .* no key"):
         sync(changing.archive, SCHEMA, **UPSERT)
+
+
+# Of the rows of an upsert, as they are decoded; a batch of the lake has 2 MiB.
+MEMORY_BYTES = 5_000_000
+
+
+def compressed(folder: Path, segment_count: int) -> ArchiveBuilder:
+    """4 MB of values of each segment, in a hundredth of the bytes; all keys are different."""
+    archive = ArchiveBuilder(folder)
+    archive.add_topic("orders", partitions=2)
+    for partition in (0, 1):
+        for number in range(segment_count):
+            records = [
+                Record(
+                    offset=offset,
+                    timestamp_ms=START_MS,
+                    key=b"%d" % offset,
+                    value=json.dumps({"id": offset, "text": "x" * 4000}).encode(),
+                )
+                for offset in range(number * 1000, (number + 1) * 1000)
+            ]
+            batches = make_batches(records, per_batch=100, codec=Codec.ZSTD)
+            entry = archive.add_segment("orders", batches, partition=partition)
+            assert entry.size_bytes < 4_000_000 / 50
+    return archive
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_round_ends_where_its_decoded_rows_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """Its archived bytes say nothing of them."""
+    monkeypatch.setattr(local_engine, "BUFFERS_BYTES_MAX", MEMORY_BYTES)
+    monkeypatch.setattr(local_engine, "SUITED_BYTES_MIN", 1)
+    monkeypatch.setattr(local_engine, "default_threads", lambda: workers)
+    sizes: list[int] = []
+    finish = UpsertBuffers.finish
+
+    def measured(buffers: UpsertBuffers) -> Iterator[WrittenFile]:
+        sizes.append(buffers.size_bytes)
+        return finish(buffers)
+
+    monkeypatch.setattr(UpsertBuffers, "finish", measured)
+    archive = compressed(tmp_path / "archive", segment_count=3)
+    shown = Counted()
+    more: dict[str, Any] = {**UPSERT, "round_bytes": 1 << 30, "file_bytes": 1 << 20}
+    run = make_run(archive, "id BIGINT, text STRING", **more)
+    report = run.sync(shown)
+    assert report.is_complete
+    assert report.commits >= 3
+    assert len(sizes) == report.commits * workers
+    assert max(sizes) < MEMORY_BYTES / workers + 3_000_000
+    assert shown.done == shown.total == 6000
+    offsets = range(3000)
+    assert state_of(run) == {(p, b"%d" % one): one for p in (0, 1) for one in offsets}
+    check_is_clean(run, 6000)
+
+
+@pytest.mark.parametrize("point", TABLE_POINTS)
+def test_after_a_death_the_next_sync_goes_on_where_a_full_round_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    monkeypatch.setattr(local_engine, "BUFFERS_BYTES_MAX", MEMORY_BYTES)
+    archive = compressed(tmp_path / "archive", segment_count=2)
+    more: dict[str, Any] = {**UPSERT, "round_bytes": 1 << 30}
+    schema = "id BIGINT, text STRING"
+    with simulated_crash(point), pytest.raises(SimulatedCrash):
+        sync(archive, schema, **more)
+    sync(archive, schema, **more)
+    run = make_run(archive, schema, **more)
+    assert len(state_of(run)) == 4000
+    check_is_clean(run, 4000)
