@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from strandline.broker.commands.row_printer import Column, RowPrinter, terminal_columns
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from strandline.spark_lake.table.run import TableRun
     from strandline.spark_lake.table.sync import SyncReport
     from strandline.spark_lake.table.upkeep.maintain import MaintainReport
+    from strandline.spark_lake.table.upkeep.plan import Rewriting, TablePlan
 
 # A sync writes files anew that are older than a day (`ROUND_AGE_MS_MAX`), and clocks differ.
 ORPHAN_AGE_MS_MIN = 2 * 24 * 3_600_000
@@ -183,6 +185,13 @@ def _add_sync_options(parser: CommandParser) -> None:
     parser.add_argument(
         "--until", type=int, metavar="MS", help="only records before the first at this time"
     )
+    parser.add_argument(
+        "--mode",
+        choices=("append", "upsert", "debezium"),
+        default=argparse.SUPPRESS,
+        help="each record is a row; or the newest record of a key is, and null deletes it; or the"
+        " same by Debezium's envelope (after, op) [append; a plan takes that of the table]",
+    )
 
 
 def _add_running_options(sync: CommandParser) -> None:
@@ -213,13 +222,6 @@ def _add_running_options(sync: CommandParser) -> None:
         metavar="URL",
         help="with --engine spark: spark://HOST:PORT, local[4], or sc://HOST:PORT of a Spark"
         " Connect server [as Spark is configured]",
-    )
-    sync.add_argument(
-        "--mode",
-        choices=("append", "upsert", "debezium"),
-        default=argparse.SUPPRESS,
-        help="each record is a row; or the newest record of a key is, and null deletes it; or the"
-        " same by Debezium's envelope (after, op) [append]",
     )
     sync.add_argument(
         "--on-error",
@@ -335,13 +337,29 @@ def _plan(options: argparse.Namespace) -> int:
     say("")
     say(
         f"{counted(scan.segments_planned, 'segment')} of {human_bytes(scan.bytes_planned)},"
-        f" {counted(plan.offset_count, 'offset')}; {counted(plan.commits, 'commit')}"
+        f" {counted(plan.offset_count, 'offset')};"
+        f"{'' if plan.rewriting is None else ' at least'} {counted(plan.commits, 'commit')}"
     )
     say(
         f"{counted(plan.gets, 'GET')}, at least {counted(plan.puts, 'PUT')}:"
         f" {plan.cost(prices):.4f} USD (--price)"
     )
+    if plan.rewriting is not None:
+        _print_rewriting(plan, plan.rewriting, prices)
     return 0
+
+
+def _print_rewriting(plan: TablePlan, found: Rewriting, prices: Mapping[str, float]) -> None:
+    say(
+        f"upsert, estimated: each commit reads the keys of {counted(found.file_count, 'file')} of"
+        f" {human_bytes(found.size_bytes)} in {counted(found.partition_count, 'partition')}, and"
+        " rewrites those that have one of its keys"
+    )
+    say(
+        f"if each commit rewrites them all: {human_bytes(plan.rewritten_bytes_max)} read and"
+        f" written, about {counted(plan.gets_max, 'GET')} and {counted(plan.puts_max, 'PUT')}:"
+        f" {plan.cost_max(prices):.4f} USD"
+    )
 
 
 def _check(options: argparse.Namespace) -> int:

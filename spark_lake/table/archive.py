@@ -12,7 +12,7 @@ from strandline.spark_lake.plan.planner import OffsetRange, archived_range
 from strandline.spark_lake.query.bounds import BoundsResolver
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.errors import TableRefused
-from strandline.spark_lake.table.offsets import TableOffsets
+from strandline.spark_lake.table.offsets import Mode, TableOffsets
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.remote.manifest.entries import SegmentEntry
@@ -65,6 +65,15 @@ def check_identity(view: TopicView, offsets: TableOffsets, *, new_incarnation: b
             f"topic {view.topic} was deleted and made anew: the table has rows of the topic id"
             f" {others[-1]}, the archive has {view.topic_id}, whose offsets begin again."
             " --new-incarnation adds its rows beside the old ones; or name another table"
+        )
+
+
+def check_mode(offsets: TableOffsets, mode: Mode, *, table: str) -> None:
+    """Raises TableRefused if the table was made in another mode."""
+    if offsets.mode is not mode:
+        raise TableRefused(
+            f"table {table} was made with --mode {offsets.mode.value}, which stays: name another"
+            f" table for {mode.value}"
         )
 
 

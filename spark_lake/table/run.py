@@ -12,7 +12,7 @@ from strandline.spark_lake.options.options import RAW_COLUMN, REASON_COLUMN
 from strandline.spark_lake.options.value_options import ValueErrors, ValueFormat
 from strandline.spark_lake.query.arrow_scan import make_query, refuse_jvm
 from strandline.spark_lake.query.query import Query
-from strandline.spark_lake.table.archive import load_view
+from strandline.spark_lake.table.archive import check_mode, load_view
 from strandline.spark_lake.table.columns import NEEDED_PARTS, column_names
 from strandline.spark_lake.table.engines.local_engine import LocalEngine
 from strandline.spark_lake.table.engines.spark_engine import SparkEngine
@@ -214,14 +214,26 @@ class TableRun:
         ).run()
 
     def plan(self) -> TablePlan:
-        """What a sync would do now. Raises what it raises before it writes anything."""
+        """What a sync would do now. Raises what it raises before it writes anything.
+
+        A table that exists has its own mode, unless another one than to append is asked for.
+        """
+        has = self.store.load()
+        mode, existing = self._mode, None
+        if has is not None and mode is Mode.APPEND:
+            mode = has.mode
+        if has is not None:
+            check_mode(has, mode, table=self.store.name)
+        if mode is not Mode.APPEND:
+            existing = {} if has is None else self.store.files_by(self.names["partition"])
         return plan_sync(
             self.query,
             self.store.name,
-            self.store.load(),
+            has,
             round_bytes=self._request.round_bytes or ROUND_BYTES,
             file_bytes=self._request.file_bytes,
             new_incarnation=self._request.new_incarnation,
+            existing=existing,
         )
 
     def check(self, *, deep: bool = False) -> CheckReport:

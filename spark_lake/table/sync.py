@@ -30,6 +30,7 @@ from strandline.spark_lake.table.archive import (
     TopicView,
     check_identity,
     check_is_ahead,
+    check_mode,
     entries_of,
     load_view,
     missing_ranges,
@@ -41,7 +42,7 @@ from strandline.spark_lake.table.commit import (
     commit_files,
     load_existing,
 )
-from strandline.spark_lake.table.errors import TableRefused, TableUnavailable
+from strandline.spark_lake.table.errors import TableUnavailable
 from strandline.spark_lake.table.offsets import Mode, RejectedFiles, TableOffsets
 from strandline.spark_lake.table.rejected import settle
 from strandline.spark_lake.table.rounds import Round, next_round
@@ -310,11 +311,8 @@ class Sync:
         lake_schema = self._query.schema
         schema = layout.schema(lake_schema)
         mode = self._settings.mode
-        if known is not None and known.mode is not mode:
-            raise TableRefused(
-                f"table {self._store.name} was made with --mode {known.mode.value}, which stays:"
-                f" name another table for {mode.value}"
-            )
+        if known is not None:
+            check_mode(known, mode, table=self._store.name)
         if self._rejects:
             # Refused here, the second table is not made either.
             self._store.check(schema)

@@ -10,10 +10,16 @@ from typing import Any
 
 import pytest
 
+from strandline.broker.cli import main
 from strandline.spark_lake.table.engines import local_engine
 from strandline.spark_lake.table.errors import TableRefused
 from strandline.spark_lake.table.run import TableRun
 from strandline.spark_lake.table.store import WrittenFile
+from strandline.spark_lake.table.upkeep.plan import (
+    GETS_OF_KEYS,
+    GETS_OF_REWRITTEN,
+    Rewriting,
+)
 from strandline.spark_lake.table.upsert import UpsertBuffers
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.errors import CorruptRecords, InvalidConfig
@@ -264,6 +270,40 @@ def test_what_cannot_be_upserted_is_refused(tmp_path: Path) -> None:
     changing.archive.add_segment("orders", make_batches(keyless))
     with pytest.raises(CorruptRecords, match=r"offset 20 of orders partition 0 .* no key"):
         sync(changing.archive, SCHEMA, **UPSERT)
+
+
+@pytest.mark.parametrize("table_format", [{}, {"format": "delta"}])
+def test_a_plan_bounds_what_an_upsert_reads_and_rewrites_of_its_table(
+    tmp_path: Path, table_format: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    changing = ChangingArchive(tmp_path / "archive", 3)
+    changing.add()
+    plan = make_run(changing.archive, SCHEMA, **UPSERT, **table_format).plan()
+    assert plan.rewriting == Rewriting(file_count=0, size_bytes=0, partition_count=0)
+    assert (plan.gets_max, plan.puts_max) == (plan.gets, plan.puts)
+    sync(changing.archive, SCHEMA, **UPSERT, **table_format)
+    # The table knows that it is upserted.
+    run = make_run(changing.archive, SCHEMA, **table_format, round_bytes=1 << 30)
+    assert run.plan().gets_max == 0
+    records = [Record(offset=20, timestamp_ms=START_MS, key=b"k1", value=changing.value(20))]
+    changing.archive.add_segment("orders", make_batches(records), partition=1)
+    plan = run.plan()
+    assert run.store.load() is not None
+    (file,) = run.store.files_by("_topic_partition")[1]
+    assert plan.rewriting == Rewriting(file_count=1, size_bytes=file.size_bytes, partition_count=1)
+    assert plan.commits == 1
+    assert plan.rewritten_bytes_max == file.size_bytes
+    assert (plan.gets, plan.gets_max) == (1 + GETS_OF_KEYS, 1 + GETS_OF_KEYS + GETS_OF_REWRITTEN)
+    assert plan.puts_max == plan.puts + 1
+    assert plan.cost_max({"GET": 1000, "PUT": 0}) == plan.gets_max
+    given = ["--remote", changing.archive.url, "--topic", "orders", "--table", "lake.orders"]
+    given += [f"--{name}={value}" for name, value in table_format.items()]
+    assert main(["table", "plan", *given]) == 0
+    said = capsys.readouterr().out
+    assert "estimated: each commit reads the keys of 1 file of" in said
+    assert "if each commit rewrites them all" in said
+    with pytest.raises(TableRefused, match="made with --mode upsert, which stays"):
+        make_run(changing.archive, ENVELOPE, mode="debezium", **table_format).plan()
 
 
 # Of the rows of an upsert, as they are decoded; a batch of the lake has 2 MiB.
