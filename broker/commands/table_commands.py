@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 from strandline.broker.commands.row_printer import Column, RowPrinter, terminal_columns
@@ -255,12 +257,18 @@ def _add_maintain_options(parser: CommandParser) -> None:
     )
 
 
-def _run_of(options: argparse.Namespace, *, makes_catalog: bool = False) -> TableRun:
+@contextmanager
+def _needing_extra() -> Iterator[None]:
     try:
-        from strandline.spark_lake.table.run import TableRequest, TableRun
-        from strandline.spark_lake.table.spark_sync import start_session
+        yield
     except ImportError as error:
         raise InvalidConfig(f"{error}; {how_to_install('table')}") from error
+
+
+def _run_of(options: argparse.Namespace, *, makes_catalog: bool = False) -> TableRun:
+    with _needing_extra():
+        from strandline.spark_lake.table.run import TableRequest, TableRun
+        from strandline.spark_lake.table.spark_sync import start_session
 
     check_environment()
     limit_heaps(_HEAPS)
@@ -290,13 +298,19 @@ def _sync(options: argparse.Namespace) -> int:
     interval_ms = None if options.interval is None else duration_ms(options.interval)
     if interval_ms is not None and options.until is not None:
         raise InvalidConfig("--until ends a sync, --interval repeats it: give one of the two")
-    run = _run_of(options, makes_catalog=True)
-    from strandline.broker.commands.progress import BarProgress
-    from strandline.spark_lake.table.continuous import sync_at_intervals
+    # Opens the catalog and asks the registry, once that succeeds.
+    opened = cache(lambda: _run_of(options, makes_catalog=True))
+    if interval_ms is None:
+        # Without a round that SIGTERM could wait for.
+        opened()
+    with _needing_extra():
+        from strandline.broker.commands.progress import BarProgress
+        from strandline.spark_lake.table.continuous import sync_at_intervals
 
     with told_by_sigterm() as stop:
 
         def sync_once() -> SyncReport:
+            run = opened()
             with BarProgress(with_rate=True) as progress:
                 return run.sync(progress, should_stop=stop.is_set)
 

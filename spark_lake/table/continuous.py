@@ -1,7 +1,9 @@
 """Sync again and again: every interval, until it is told to stop.
 
     sync, wait, sync, wait ...     `stop` ends it after the round that runs, or out of the wait
-    the store or the catalog does not answer      told, and tried again after the interval
+    the store, the catalog or the registry does   told, and tried again after the interval; the
+    not answer                                    first sync opens the catalog, so that this holds
+                                                  for the start, too
     the archive has no such topic yet             the same; after the first sync it ends it, for
                                                   then somebody has deleted the topic
     all else that a sync raises                   ends it: it would be raised again

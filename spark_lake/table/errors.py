@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from strandline.storage.errors import InvalidConfig, StorageError, StrandlineError
+from strandline.storage.errors import AccessDenied, InvalidConfig, StorageError, StrandlineError
+
+# Refused credentials: of pyiceberg and boto3 by class, of pyarrow, deltalake and AWS in the text.
+_DENIED_CLASSES = (
+    "UnauthorizedError",
+    "ForbiddenError",
+    "OAuthError",
+    "NoCredentialsError",
+    "PartialCredentialsError",
+)
+_DENIED_TEXTS = (
+    "ACCESS_DENIED",
+    "401 Unauthorized",
+    "403 Forbidden",
+    "AccessDenied",
+    "UnrecognizedClient",
+)
+# deltalake colours its errors.
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class TableUnavailable(StorageError):
@@ -32,6 +51,18 @@ class FilesOutdated(Exception):
     """The table's partitioning changed after the files were written; they must be made anew."""
 
 
+def failed(what: str, place: str, error: Exception) -> StorageError:
+    """The error for what a library, a catalog or a store raised, in one line.
+
+    AccessDenied, which no waiting makes better, or TableUnavailable.
+    """
+    said = f"{type(error).__name__}: {' '.join(_COLOUR.sub('', str(error)).split())}"
+    is_denied = type(error).__name__ in _DENIED_CLASSES or any(one in said for one in _DENIED_TEXTS)
+    if is_denied or isinstance(error, PermissionError):
+        return AccessDenied(place, what, f"{said}; check the credentials and their rights")
+    return TableUnavailable(f"cannot {what} {place}: {said}")
+
+
 @contextmanager
 def naming_table(name: str, what: str) -> Iterator[None]:
     """Turns the errors of libraries, catalogs and stores into one that names the table."""
@@ -40,6 +71,4 @@ def naming_table(name: str, what: str) -> Iterator[None]:
     except StrandlineError:
         raise
     except Exception as error:
-        raise TableUnavailable(
-            f"cannot {what} table {name}: {type(error).__name__}: {error}"
-        ) from error
+        raise failed(what, f"table {name}", error) from error

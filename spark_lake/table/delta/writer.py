@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
 from strandline.spark_lake.table.conform import conform, has_key
-from strandline.spark_lake.table.errors import TableUnavailable
+from strandline.spark_lake.table.errors import failed
 from strandline.spark_lake.table.store import FileRole, PartitionRows, WrittenFile
 
 DAY_SUFFIX = "_day"
@@ -76,7 +76,7 @@ class DeltaWriter:
                 pq.write_table(rows, out, compression=self.codec)
             size_bytes = len(self.io.new_input(path))
         except (OSError, pa.ArrowException) as error:
-            raise TableUnavailable(f"cannot write {path}: {error}") from error
+            raise failed("write", path, error) from error
         return WrittenFile(
             path=path,
             size_bytes=size_bytes,
@@ -94,7 +94,7 @@ class DeltaWriter:
                 known = set(parquet.schema_arrow.names)
                 rows = parquet.read([one.name for one in wanted if one.name in known])
         except (OSError, pa.ArrowException) as error:
-            raise TableUnavailable(f"cannot read {file.path}: {error}") from error
+            raise failed("read", file.path, error) from error
         for name, text in file.entry.partition.items():
             if name in wanted.names:
                 value = pa.array([text], pa.string()).cast(wanted.field(name).type)[0]

@@ -17,12 +17,22 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    BadRequestError,
+    NoSuchPropertyException,
+    NotInstalledError,
+    RESTError,
+)
+from sqlalchemy.exc import ArgumentError
 
 from strandline.spark_lake.archive.objects import DEFAULT_REGION
 from strandline.spark_lake.options.options import S3Options
-from strandline.spark_lake.table.errors import TableUnavailable
+from strandline.spark_lake.table.errors import failed
 from strandline.spark_lake.table.iceberg.places import FOLDERS
 from strandline.storage.errors import InvalidConfig
+
+# Of a name or a URI that no catalog answers to.
+_MISTAKES = (ValueError, ImportError, ArgumentError, NotInstalledError, NoSuchPropertyException)
 
 CATALOG_NAME = "strandline"
 CATALOG_FILE = "catalog.db"
@@ -36,7 +46,7 @@ def open_catalog(
     properties: Mapping[str, str],
     makes_file: bool = True,
 ) -> Catalog:
-    """Raises InvalidConfig, TableUnavailable.
+    """Raises InvalidConfig, AccessDenied, TableUnavailable.
 
     Without `makes_file` an embedded catalog that is not there yet is an empty one in memory.
     """
@@ -49,10 +59,12 @@ def open_catalog(
             return load_catalog(CATALOG_NAME, **{"type": kind, "uri": uri, **known})
         return load_catalog(given, **known)
     except Exception as error:
-        raise TableUnavailable(
-            f"cannot open the catalog {given or 'of the warehouse'}:"
-            f" {type(error).__name__}: {error}"
-        ) from error
+        place = f"the catalog {given or 'of the warehouse'}"
+        failure = failed("open", place, error)
+        is_answer = isinstance(error, BadRequestError) or type(error) is RESTError
+        if is_answer or isinstance(error, _MISTAKES):
+            raise InvalidConfig(f"{failure}; see the option --catalog") from error
+        raise failure from error
 
 
 def default_warehouse(archive_url: str) -> str:

@@ -22,7 +22,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
 from strandline.spark_lake.table.conform import conform, has_key
-from strandline.spark_lake.table.errors import TableUnavailable
+from strandline.spark_lake.table.errors import failed
 from strandline.spark_lake.table.iceberg.layout import sort_order_id
 from strandline.spark_lake.table.store import FileRole, PartitionRows, WrittenFile
 
@@ -68,7 +68,7 @@ class IcebergWriter:
                 ]
                 rows = parquet.read([one.name for one in known])
         except (OSError, pa.ArrowException) as error:
-            raise TableUnavailable(f"cannot read {file.path}: {error}") from error
+            raise failed("read", file.path, error) from error
         renamed = rows.rename_columns([names[one.metadata[_FIELD_ID]] for one in known])
         return conform(renamed, wanted)
 
@@ -119,7 +119,7 @@ class IcebergWriter:
                 file.write(rows)
             size_bytes = len(output)
         except (OSError, pa.ArrowException) as error:
-            raise TableUnavailable(f"cannot write {path}: {error}") from error
+            raise failed("write", path, error) from error
         made = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=path,

@@ -1,0 +1,195 @@
+"""The start of `table sync --interval`: outages are waited for, mistakes end it in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.cli import main
+from strandline.broker.commands import table_commands
+from strandline.spark_lake.table.sync import SyncReport
+from strandline.storage.errors import StrandlineError
+from tests.unit.spark_lake.archive_builder import ArchiveBuilder
+from tests.unit.spark_lake.table.rig import every, make_run, rows_of
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = {"type": "record", "name": "Row", "fields": [{"name": "id", "type": "long"}]}
+
+
+class Server(ThreadingHTTPServer):
+    """Answers everything with one status, or else with a schema."""
+
+    def __init__(self, status: int, port: int) -> None:
+        super().__init__(("127.0.0.1", port), _Answer)
+        self.status = status
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Answer(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        assert isinstance(self.server, Server)
+        body = b"{}"
+        if self.server.status == 200:
+            body = json.dumps({"schema": json.dumps(SCHEMA), "schemaType": "AVRO"}).encode()
+        self.send_response(self.server.status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@contextmanager
+def serving(status: int, port: int = 0) -> Iterator[Server]:
+    server = Server(status, port)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def follow(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, list[str]]]:
+    """Runs a sync until its first commit; calls `mend` after the second failure."""
+
+    def run(given: list[str], mend: Callable[[], object]) -> tuple[int, list[str]]:
+        told: list[str] = []
+
+        def on_wait(error: StrandlineError) -> None:
+            told.append(str(error))
+            if len(told) == 2:
+                mend()
+            assert len(told) < 5, told
+
+        def on_sync(_: SyncReport) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        monkeypatch.setattr(table_commands, "_tell_wait", on_wait)
+        monkeypatch.setattr(table_commands, "_print_report", on_sync)
+        monkeypatch.setattr(table_commands, "duration_ms", lambda _: 1)
+        command = ["table", "sync", "--remote", orders.url, "--topic", "orders"]
+        return main([*command, "--table", "lake.orders", "--interval", "1s", *given]), told
+
+    return run
+
+
+Follow = Callable[..., tuple[int, list[str]]]
+
+
+def test_a_catalog_that_does_not_answer_at_the_start_is_tried_again(
+    orders: ArchiveBuilder, tmp_path: Path, follow: Follow
+) -> None:
+    """As of a database that starts later."""
+    folder = tmp_path / "later"
+    catalog = f"sqlite:///{folder}/catalog.db"
+    code, told = follow(["--catalog", catalog], folder.mkdir)
+    assert (code, len(told)) == (0, 2)
+    assert all(f"cannot open the catalog {catalog}" in one for one in told)
+    assert rows_of(make_run(orders, catalog=catalog)) == every(range(80))
+
+
+def registry(url: str) -> list[str]:
+    return ["--option", "valueFormat=avro", "--option", f"schemaRegistry.url={url}"]
+
+
+@pytest.mark.parametrize("is_up", [True, False])
+def test_a_registry_that_does_not_answer_at_the_start_is_tried_again(
+    orders: ArchiveBuilder, follow: Follow, is_up: bool
+) -> None:
+    """Overloaded, or not started yet."""
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(503))
+        given = [*registry(server.url), "--on-error", "reject"]
+        if not is_up:
+            stack.close()
+
+        def mend() -> None:
+            if is_up:
+                server.status = 200
+            else:
+                stack.enter_context(serving(200, port=server.server_address[1]))
+
+        code, told = follow(given, mend)
+    assert (code, len(told)) == (0, 2)
+    assert all(server.url in one for one in told)
+    # None of its values is in Avro.
+    assert rows_of(make_run(orders)) == every(range(3, 80, 7))
+
+
+def test_a_rest_catalog_that_is_overloaded_at_the_start_is_tried_again_and_a_refusal_ends_it(
+    follow: Follow, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(503) as server:
+
+        def mend() -> None:
+            server.status = 403
+
+        code, told = follow(["--catalog", server.url], mend)
+    assert (code, len(told)) == (1, 2)
+    assert all("ServiceUnavailable" in one for one in told)
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert "ForbiddenError" in said
+    assert "check the credentials" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "says"),
+    [
+        (["--catalog", "nonsense"], 2, "URI missing"),
+        (["--catalog", "nosuch://x"], 2, "Can't load plugin"),
+        (["--option", "valueFormat=nonsense"], 2, "valueFormat"),
+        (["--mode", "upsert", "--partition-by", "city"], 2, "--partition-by _topic_partition"),
+    ],
+)
+def test_a_mistake_ends_it_at_once_in_one_line(
+    follow: Follow, capsys: pytest.CaptureFixture[str], given: list[str], code: int, says: str
+) -> None:
+    assert follow(given, lambda: None) == (code, [])
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert says in said
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("place", ["catalog", "registry", "warehouse", "delta"])
+def test_refused_credentials_end_it_at_once_in_one_line(
+    follow: Follow,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    status: int,
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "wrong")
+    with serving(status) as server:
+        bucket = ["--warehouse", "s3://b/tables", "--endpoint-url", server.url]
+        given = {
+            "catalog": ["--catalog", server.url],
+            "registry": registry(server.url),
+            "warehouse": [*bucket, "--catalog", "sqlite://"],
+            "delta": [*bucket, "--format", "delta"],
+        }[place]
+        assert follow(given, lambda: None) == (1, [])
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert "check the credentials" in said or "schemaRegistry.auth" in said
