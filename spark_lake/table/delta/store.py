@@ -13,6 +13,9 @@ the log keeps it. The commit's number names the file that has the offsets:
 The next sync deletes the file of a commit that died between 1 and 2, once it is old.
 
 VACUUM leaves folders alone whose names begin with an underscore.
+
+RESTORE leaves the transaction identifier, which says of rows that they are there. So a sync looks
+for its newest commit in the log, and at what was restored since then (`restores.py`).
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 from pyiceberg.io import FileIO
 
+from strandline.spark_lake.table.delta.restores import rolled_back
 from strandline.spark_lake.table.delta.writer import (
     DAY_SUFFIX,
     DeltaFile,
@@ -129,6 +133,7 @@ class DeltaStore:
         else:
             added = new_fields(self.schema, schema, table=self.name)
             check_order(self._layout.sort_columns, pa.schema([*self.schema, *added]))
+            self._refuse_rolled_back()
         return offsets
 
     def prepare(self, schema: Any, first: TableOffsets) -> None:
@@ -277,6 +282,29 @@ class DeltaStore:
                     raise
         self.prepare(schema, first)
 
+    def _refuse_rolled_back(self) -> None:
+        with naming_table(self.name, "read the log of"):
+            version = rolled_back(
+                self.loaded.version(), APP_ID, self._loaded_number, self._log_entry
+            )
+        if version is not None:
+            raise TableRefused(
+                f"table {self.name} was rolled back to before version {version}, and its"
+                f" transaction of {APP_ID} names the rows of that one: they would be missing for"
+                f" ever. Restore version {version} again, or name another table"
+            )
+
+    @property
+    def _loaded_number(self) -> int:
+        """Of its newest commit of a sync."""
+        number = self.loaded.transaction_version(APP_ID)
+        assert number is not None, self._url
+        return number
+
+    def _log_entry(self, version: int) -> bytes:
+        with self.io.new_input(f"{self._url}/{DELTA_LOG}/{version:020}.json").open() as source:
+            return bytes(source.read())
+
     def _refuse_occupied(self) -> None:
         """VACUUM deletes what the log does not name: files of other tables."""
         found = names_in(self.io, self._url)
@@ -295,7 +323,7 @@ class DeltaStore:
 
     def _delete_old_offsets(self) -> None:
         """Deletes those that no commit has named for days; what cannot be deleted is left."""
-        number = self.loaded.transaction_version(APP_ID)
+        number = self._loaded_number
         before_ms = SystemClock().now_ms() - OFFSETS_AGE_MS
         with suppress(OSError):
             system, path, _ = place_of(self.io, f"{self._url}/{FOLDER}")

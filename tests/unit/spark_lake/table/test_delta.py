@@ -214,3 +214,48 @@ def test_columns_that_deltas_log_cannot_tell_are_no_partitions(orders: ArchiveBu
         with pytest.raises(InvalidConfig, match=f"{column} is {said}"):
             sync(orders, **DELTA, partition_by=[column])
     assert not data_files(orders)
+
+
+def test_a_table_that_was_restored_is_refused_until_it_is_rolled_forward(
+    orders: ArchiveBuilder,
+) -> None:
+    """Its transaction says of rows that they are there which are not."""
+    sync(orders, **DELTA, round_bytes=1 << 30)
+    first = table_of(orders).version()
+    moment = dt.datetime.fromtimestamp(table_of(orders).history(1)[0]["timestamp"] / 1000, dt.UTC)
+    add_rows(orders, base=80)
+    sync(orders, **DELTA, round_bytes=1 << 30)
+    newest = table_of(orders).version()
+    table_of(orders).restore(first)
+    with pytest.raises(TableRefused, match=f"rolled back to before version {newest}"):
+        sync(orders, **DELTA)
+    # Another engine goes on from there.
+    table_of(orders).optimize.compact()
+    with pytest.raises(TableRefused, match=f"Restore version {newest} again"):
+        sync(orders, **DELTA)
+    table_of(orders).restore(newest)
+    assert sync(orders, **DELTA).commits == 0
+    # What is restored is a state that was restored itself.
+    table_of(orders).restore(newest + 1)
+    with pytest.raises(TableRefused, match="rolled back"):
+        sync(orders, **DELTA)
+    table_of(orders).restore(newest)
+    table_of(orders).restore(moment)
+    with pytest.raises(TableRefused, match="rolled back"):
+        sync(orders, **DELTA)
+    table_of(orders).restore(newest)
+    add_rows(orders, base=120)
+    assert sync(orders, **DELTA).rows == 80
+    assert rows_of(orders) == every(range(160))
+
+
+def test_a_restore_of_what_others_did_after_the_newest_commit_is_no_roll_back(
+    orders: ArchiveBuilder,
+) -> None:
+    sync(orders, **DELTA)
+    newest = table_of(orders).version()
+    table_of(orders).optimize.compact()
+    table_of(orders).restore(newest)
+    add_rows(orders, base=80)
+    assert sync(orders, **DELTA).rows == 80
+    assert rows_of(orders) == every(range(120))
