@@ -1,7 +1,8 @@
 """A sync of a table on a small cluster, as a process of its own that a test kills.
 
-    python table_job.py ARCHIVE_URL ["executor"]      says `began`, then one line of JSON
+    python table_job.py ARCHIVE_URL append|upsert ["executor"]
 
+Says `began`, and in the end one line of JSON.
 With "executor" it kills one of its executors once some tasks have ended.
 """
 
@@ -16,7 +17,7 @@ import cluster_job
 from pyspark.sql import SparkSession
 
 
-def main(url: str, kill: str) -> None:
+def main(url: str, mode: str, kill: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local-cluster[2,1,1024]")
@@ -36,11 +37,19 @@ def main(url: str, kill: str) -> None:
     print("began", flush=True)
     # Rounds of half the archive: a driver dies between two commits, too.
     round_bytes = None if kill == "executor" else 20 << 20
-    done = sync(spark, url, "t", "lake.t", options={"splitBytes": 1 << 20}, round_bytes=round_bytes)
+    done = sync(
+        spark,
+        url,
+        "t",
+        "lake.t",
+        mode=mode,
+        options={"splitBytes": 1 << 20},
+        round_bytes=round_bytes,
+    )
     if kill == "executor":
         killer.join(cluster_job.WAIT_S_MAX)
     print(json.dumps({"killed": len(killed), "rows": done.rows}), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])
