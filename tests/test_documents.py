@@ -293,7 +293,7 @@ def test_every_check_of_a_runbook_says_what_to_look_for() -> None:
         f"{runbook.page}: {runbook.heading}: {part}"
         for runbook in runbooks()
         for part in re.findall(
-            r"^\*\*(Check|Verify)\.\*\*\s*^(?:```|<!--)", runbook.text, re.MULTILINE
+            r"^\*\*(Check|Verify)\.\*\*\s*^(?:```|<!--|\*Not run)", runbook.text, re.MULTILINE
         )
     ]
     assert bare == []
@@ -415,6 +415,17 @@ def test_every_block_of_a_page_says_its_language_and_is_run_or_says_why_not() ->
     ]
     assert (unknown, unmarked, odd) == ([], [], [])
     assert len(found) > 100, "the blocks are not found any more"
+
+
+def test_a_reader_sees_which_blocks_nothing_of_ours_runs() -> None:
+    """A hidden reason names what runs the block; contributors read the code."""
+    unseen = [
+        f"{block.place}: {block.not_run}"
+        for block in every_block()
+        if block.page.parent.parent == ROOT / "docs" and block.page.parent.name != "contributing"
+        if block.is_hidden and not re.search(r"`make [a-z-]+`|\btests/", block.not_run)
+    ]
+    assert unseen == []
 
 
 def test_commands_and_options_in_ticks_exist() -> None:

@@ -1,8 +1,14 @@
 """The code blocks of the documents.
 
-A block says its language. One that no test runs has a line above it:
+A block says its language. One that these tests do not run has a line above it, which readers see:
 
-    <!-- not run: needs the AWS command line and an account -->
+    *Not run by our tests: needs the AWS command line and an account.*
+
+    ```bash
+
+The line is hidden where it tells a reader nothing, because something else of ours runs the block:
+
+    <!-- not run: tests/test_packaging.py installs the wheel -->
     ```bash
 
 A block of `text` right after one of `bash` or `python` is what that one prints. Where a page says
@@ -27,7 +33,8 @@ NOT_OURS = frozenset({"yaml", "dockerfile", "ini", "nginx"})
 LOOKED_AT = frozenset({"text", "mermaid"})
 
 _BLOCK = re.compile(
-    r"(?:^ *<!-- not run: (?P<reason>.+?) -->\n)?"
+    r"(?:^ *<!-- not run: (?P<hidden>.+?) -->\n"
+    r"|^ *\*Not run by our tests: (?P<seen>[^\n]+)\.\*\n\n)?"
     r"^(?P<indent> *)```(?P<language>\S*)\n(?P<text>.*?)^ *```$",
     re.MULTILINE | re.DOTALL,
 )
@@ -35,13 +42,17 @@ _BLOCK = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """`line_number` is that of its fence; `output` is the text right after it, or empty."""
+    """`line_number` is that of its fence; `output` is the text right after it, or empty.
+
+    `not_run` is the reason, or empty; `is_hidden` says that a reader does not see it.
+    """
 
     page: Path
     line_number: int
     language: str
     text: str
     not_run: str
+    is_hidden: bool
     output: str
     stops_brokers: bool
 
@@ -76,7 +87,8 @@ def blocks_of(page: Path) -> Iterator[Block]:
             line_number=text.count("\n", 0, match.start("indent")) + 1,
             language=match["language"],
             text=re.sub(rf"^{match['indent']}", "", match["text"], flags=re.MULTILINE),
-            not_run=match["reason"] or "",
+            not_run=match["hidden"] or match["seen"] or "",
+            is_hidden=match["hidden"] is not None,
             output=after["text"] if is_output and after is not None else "",
             stops_brokers="Ctrl-C" in text[ends[number] : match.start()],
         )
@@ -99,6 +111,9 @@ def is_of_spark(page: Path) -> bool:
         re.search(r"(?<!\w)spark\.", block.text) for block in runnable(page, "python", "sql")
     )
 
+
+# Its examples are tried one by one: most of a block need things that are not there.
+EXAMPLES = ROOT / "docs" / "reference" / "cli.md"
 
 # From an empty folder to the end of the page, with brokers that the reader starts and stops.
 JOURNEYS = (ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md")))

@@ -19,7 +19,16 @@ from strandline.broker.config.loading import load_config
 from strandline.broker.config.sections import LogDirsConfig
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.ministack import ServerProcess
-from tests.support.page_blocks import JOURNEYS, ROOT, Block, blocks_of, is_of_spark, pages, runnable
+from tests.support.page_blocks import (
+    EXAMPLES,
+    JOURNEYS,
+    ROOT,
+    Block,
+    blocks_of,
+    is_of_spark,
+    pages,
+    runnable,
+)
 from tests.support.page_world import (
     ARCHIVE,
     FOLDER,
@@ -39,7 +48,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
 
 def with_blocks(*languages: str) -> list[Path]:
-    return [page for page in pages() if page not in JOURNEYS and runnable(page, *languages)]
+    left_out = (*JOURNEYS, EXAMPLES)
+    return [page for page in pages() if page not in left_out and runnable(page, *languages)]
 
 
 def name(page: Path) -> str:
@@ -147,7 +157,7 @@ def test_examples_of_the_command_line_that_change_nothing_succeed(world: PageWor
     named = r"s3://my-bucket/(prefix|my-cluster)|file:///srv/archive|s3://archive (?=--endpoint)"
     given = " --endpoint-url http://127.0.0.1:4566"
     count, wrong = 0, []
-    for block in blocks_of(ROOT / "docs" / "reference" / "cli.md"):
+    for block in blocks_of(EXAMPLES):
         if block.language != "bash":
             continue
         kept = [
