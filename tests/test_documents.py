@@ -277,6 +277,18 @@ def test_every_runbook_has_the_same_parts_and_commands() -> None:
     assert wrong == []
 
 
+def test_every_fix_of_a_runbook_has_a_command_or_says_why_there_is_none() -> None:
+    bare = [
+        f"{runbook.page}: {runbook.heading}"
+        for runbook in runbooks()
+        for fix in re.findall(
+            r"^\*\*Fix\.\*\*(.*?)^\*\*Verify", runbook.text, re.MULTILINE | re.DOTALL
+        )
+        if "```bash" not in fix and not re.search(r"\bcommands?\b", fix)
+    ]
+    assert bare == []
+
+
 def test_every_page_opens_with_its_readers() -> None:
     """Runbooks and single decisions have those of their lists."""
     docs = ROOT / "docs"

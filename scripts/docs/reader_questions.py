@@ -48,7 +48,7 @@ OPERATOR = (
         "StrandlineCopyFails fired: what is that?",
         "StrandlineCopyFails",
         "runbooks/store.md#tiering-does-not-succeed--copying-fails-with-an-error",
-        "Act by the `kind`",
+        "in the runbook of the `kind`",
     ),
     Question(
         "The machine of a systemd unit lost its disk: what do I type?",
