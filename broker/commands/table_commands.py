@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from strandline.spark_lake.table.upkeep.maintain import MaintainReport
     from strandline.spark_lake.table.upkeep.plan import Rewriting, TablePlan
 
+# The exit code of every check that finds a problem; with 1 it could not look.
+DIFFERS = 3
+
 # A sync writes files anew that are older than a day (`ROUND_AGE_MS_MAX`), and clocks differ.
 ORPHAN_AGE_MS_MIN = 2 * 24 * 3_600_000
 # Of the C library, for all threads of a command: they hold windows of 8 MiB.
@@ -98,7 +101,7 @@ def add_table(commands: Commands) -> None:
         actions,
         "check",
         "compare a table with its archive",
-        "Compares counts and offsets of a table with its archive. Exit code 1: they differ.",
+        "Compares counts and offsets of a table with its archive. Exit code 3: they differ.",
         _EXAMPLES,
         _check,
     )
@@ -405,7 +408,7 @@ def _check(options: argparse.Namespace) -> int:
     if report.unnamed_findings:
         say(f"and {report.unnamed_findings:,} more like these")
     if report.findings:
-        return 1
+        return DIFFERS
     values = f", values of {counted(report.deep_rows, 'row')} too" if options.deep else ""
     say(f"the table has what the archive has{values}")
     return 0

@@ -91,6 +91,15 @@ def test_commands_that_only_read_make_no_catalog(orders: ArchiveBuilder) -> None
     assert main(["table", "check", *given]) == 0
 
 
+def test_a_check_that_finds_a_difference_ends_with_the_exit_code_of_all_checks(
+    orders: ArchiveBuilder,
+) -> None:
+    given = ["--remote", orders.url, "--topic", "orders", "--table", "lake.orders"]
+    assert main(["table", "sync", *given]) == 0
+    iceberg(make_run(orders)).delete("_topic_partition = 1 and _offset = 5")
+    assert main(["table", "check", *given]) == 3
+
+
 def test_a_table_is_like_its_archive_and_a_check_says_how_far_it_is_behind(
     orders: ArchiveBuilder,
 ) -> None:
