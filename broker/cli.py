@@ -62,11 +62,11 @@ examples:
     strandline serve --read-only --set log.dirs=/var/lib/strandline-replica \\
       --set strandline.remote.url=s3://my-bucket/my-cluster
 
-  from a Kafka properties file, one key changed
+  from a Kafka properties file, one property changed
     strandline serve --config server.properties --set listeners=PLAINTEXT://:9093
 
 Then create a topic with remote.storage.enable=true to have its closed segments archived.
-All keys: strandline docs reference/configuration
+All properties: strandline docs reference/configuration
 """
 
 _RESTORE_EXAMPLES = """
@@ -192,7 +192,7 @@ def _add_configuration(command: CommandParser, *, log_level: str) -> None:
         command,
         "--set",
         "KEY=VALUE",
-        "one configuration key, over the file; may be repeated",
+        "a property, over that of the file; may be repeated",
         "overrides",
     )
     command.add_argument(

@@ -217,7 +217,7 @@ def _add_retention(actions: Commands) -> None:
         " partition. Nothing is changed. A limit that is not given is the topic's own.",
         _archive_retention,
     )
-    retention.add_argument("--topic", required=True)
+    retention.add_argument("--topic", required=True, help="the topic")
     retention.add_argument("--retention-ms", metavar="TIME", help="30d, 12h, milliseconds; -1: all")
     retention.add_argument("--retention-bytes", type=int, metavar="N", help="of a partition")
     add_json(retention)

@@ -62,7 +62,8 @@ class IdentityConfig:
         "listener.security.protocol.map",
         LIST,
         "PLAINTEXT:PLAINTEXT",
-        "Protocol of each listener name, as NAME:PROTOCOL: PLAINTEXT or SASL_PLAINTEXT.",
+        "Protocol of each listener name, as NAME:PROTOCOL: PLAINTEXT or SASL_PLAINTEXT."
+        " Listeners of these two names need no entry.",
     )
 
     @property

@@ -66,7 +66,7 @@ _IGNORED_BY_REASON = {
     "there are no unstable versions here": "unstable.",
     "the kernel sizes socket buffers": "socket.send.buffer.bytes socket.receive.buffer.bytes",
     "the broker chooses its backlog": "socket.listen.backlog.size",
-    "these records are small": "offsets.topic.compression.codec",
+    "the broker does not compress these small records": "offsets.topic.compression.codec",
     "the loader chooses its buffer": """
         offsets.load.buffer.size transaction.state.log.load.buffer.size
     """,
@@ -88,13 +88,13 @@ _IGNORED_BY_REASON = {
     "client telemetry is not served": "telemetry.",
     "the manifests in the bucket take its place": "remote.log.metadata. rlmm.config.",
     "the copier's pool does all copying": "remote.log.manager.thread.pool.size",
-    "an index goes when the bound of the cache is reached": "remote.log.index.file.cache.ttl.ms",
+    "the broker drops an index when their cache is full": "remote.log.index.file.cache.ttl.ms",
 }
 IGNORED = _table(_IGNORED_BY_REASON)
 
 _REFUSED_BY_REASON = {
-    "strandline has SASL/PLAIN and SCRAM, and no encryption or authorisation yet; ignoring the key"
-    " would leave the broker open. Remove it and keep the broker on a trusted network": """
+    "strandline has SASL (PLAIN and SCRAM), but no TLS and no ACLs; to ignore the property would"
+    " leave the broker open. Remove it; what to do instead: strandline docs how-to/secure": """
         ssl. sasl.mechanism.inter.broker.protocol=PLAIN|SCRAM-SHA-256|SCRAM-SHA-512 sasl.
         security.inter.broker.protocol=PLAINTEXT|SASL_PLAINTEXT security. listener.name.
         authorizer.= super.users= allow.everyone.if.no.acl.found=true principal.builder.class
@@ -111,7 +111,7 @@ _REFUSED_BY_REASON = {
     "strandline has its own remote tier. Set strandline.remote.url instead": """
         remote.log.storage.manager.
     """,
-    "strandline has its own remote tier. Set the strandline.remote keys instead": "rsm.config.",
+    "strandline has its own remote tier. Set strandline.remote properties instead": "rsm.config.",
 }
 REFUSED = _table(_REFUSED_BY_REASON)
 

@@ -22,9 +22,10 @@ UTF-8) and then the overrides, which win. Kafka's names have Kafka's meaning; pr
 with `strandline.` are ours. A mistyped name or a value out of bounds stops the start. The error
 names the line, the accepted values, and the nearest known name.
 
-Defaults are Kafka's with three exceptions. `node.id` is 1. `log.dir` is a folder under the working
+Defaults are Kafka's with these exceptions. `node.id` is 1. `log.dir` is a folder under the working
 directory, because the system empties Kafka's `/tmp` at boot. `listeners` is this machine alone,
-because by default the broker asks no client for a password.
+because by default the broker asks no client for a password. `sasl.enabled.mechanisms` is unset and
+`listener.security.protocol.map` has no TLS, because the broker serves neither GSSAPI nor TLS.
 
 The broker reads its properties at the start. You can alter those marked *dynamic* while it runs,
 for one broker or for all (`kafka-configs --entity-type brokers`). That value overrides the file,
@@ -47,14 +48,15 @@ _IGNORED_INTRODUCTION = """\
 ## Kafka's properties that have no effect
 
 The broker accepts these properties, so that you can use a configuration made for Kafka, and logs
-that it ignores them. A star stands for all properties that begin so.
+that it ignores them. A star stands for all properties that begin so and are in no table above.
 """
 
 _REFUSED_INTRODUCTION = """\
 ## Kafka's properties that are refused
 
-If the broker ignored these properties, it would break a promise of the configuration. It accepts a
-value without effect, as in the last column.
+If the broker ignored these properties, it would break a promise of the configuration: the start
+ends with the reason. The broker accepts a value without effect, as in the last column. A star
+stands for all properties that begin so and are in no table above.
 """
 
 
