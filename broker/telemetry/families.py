@@ -76,7 +76,8 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
     kafka_server_socket_server_metrics_connection_creation_total
         Connections that were accepted.
     strandline_connections_refused_total
-        Connections that the broker closed at once: max.connections or max.connections.per.ip.
+        Connections that the broker did not serve, above max.connections, max.connections.per.ip
+        or a connection_creation_rate.
     strandline_connections_closed_total{reason}
         Connections that the broker closed: idle, or stalled in a request or an answer.
     strandline_connections_muted
