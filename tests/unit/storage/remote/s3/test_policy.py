@@ -54,3 +54,9 @@ def test_the_brokers_policy_allows_what_its_client_asks_for_and_nothing_else() -
     assert {ACTIONS[name] for name in requests()} == broker
     assert readers < broker
     assert len(requests()) > 10, "the requests are not found any more"
+
+
+def test_the_page_names_the_right_that_tags_of_objects_need() -> None:
+    """A broker without tags does not need it, so it is in no policy."""
+    assert '"Tagging"' in (S3 / "uploads.py").read_text()
+    assert "`s3:PutObjectTagging`" in PAGE.read_text()
