@@ -118,7 +118,7 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
     kafka_server_brokertopicmetrics_remotedeleteerrors_total{topic}
         Attempts to delete in the archive that failed.
 """,
-        also="Without a topic: all of them, also those that are deleted.",
+        also="Without a label: the sum, with the topics that are deleted by now.",
     ),
     "Tiers": _families("""
     kafka_server_brokertopicmetrics_remotecopylagbytes{topic}
