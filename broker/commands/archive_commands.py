@@ -22,10 +22,10 @@ from pathlib import Path
 from strandline.broker.cluster.metadata.log_reader import cluster_id_or_damage, salvage_history
 from strandline.broker.commands.archive_tables import WHERE_IT_IS
 from strandline.broker.commands.progress import BarProgress
-from strandline.broker.commands.row_printer import Column, RowPrinter, widest
 from strandline.broker.coordination.runtime.group_archive import read_group_state
 from strandline.broker.tools.client.confirmation import confirm
-from strandline.broker.tools.client.printing import human_bytes, print_table
+from strandline.broker.tools.client.printing import human_bytes
+from strandline.broker.tools.client.tables import print_table
 from strandline.storage import files
 from strandline.storage.clock import SystemClock
 from strandline.storage.concurrency.maps import map_ahead
@@ -69,10 +69,6 @@ STATE_VERSIONS = range(1, 2)
 STATE_INTERVAL_S = 1.0
 # Small partitions that are checked concurrently.
 SMALL_AT_ONCE = 8
-# rich measures every cell before it draws the first row: a second for a few thousand rows.
-TABLE_ROWS_MAX = 1000
-# A longer cell makes its own row longer, but not all rows.
-CELL_WIDTH_MAX = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,28 +290,21 @@ def _report(
 
 
 def _print_findings(findings: Sequence[Finding]) -> None:
-    """Prints a table whose cells wrap on a terminal; plain rows into a pipe, and for many."""
-    title = "what is wrong, and what to do"
-    names = ("partition", "offsets", "what", "object", "detail", "what to do")
-    rows = [
-        (
-            str(finding.partition),
-            finding.offsets,
-            finding.damage.value,
-            finding.key,
-            finding.detail,
-            finding.advice,
-        )
-        for finding in findings
-    ]
-    if sys.stdout.isatty() and len(rows) <= TABLE_ROWS_MAX:
-        print_table(title, names, rows)
-        return
-    widths = [min(widest(column), CELL_WIDTH_MAX) for column in zip(*rows, strict=True)]
-    columns = [Column(name=name, width=width) for name, width in zip(names, widths, strict=True)]
-    printer = RowPrinter(title, columns, columns_max=None)
-    for row in rows:
-        printer.row(row)
+    print_table(
+        "what is wrong, and what to do",
+        ("partition", "offsets", "what", "object", "detail", "what to do"),
+        [
+            (
+                finding.partition,
+                finding.offsets,
+                finding.damage.value,
+                finding.key,
+                finding.detail,
+                finding.advice,
+            )
+            for finding in findings
+        ],
+    )
 
 
 def _repair(store: ObjectStore, findings: Sequence[Finding]) -> int:

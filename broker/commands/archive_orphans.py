@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from strandline.broker.commands.archive_commands import DAMAGED
 from strandline.broker.commands.archive_tables import WHERE_IT_IS
 from strandline.broker.commands.progress import Working
-from strandline.broker.commands.row_printer import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.printing import human_bytes
+from strandline.broker.tools.client.tables import Column, print_table
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig, UnknownTopic
 from strandline.storage.plurals import counted
@@ -115,15 +115,8 @@ def _total(found: Sequence[Orphan]) -> str:
 
 
 def _print_orphans(store: ObjectStore, found: Sequence[Orphan]) -> None:
-    printer = RowPrinter(
+    print_table(
         f"objects that nothing refers to, {store.url}",
-        [
-            Column(name="size", width=len("1023.9 MiB"), is_right=True),
-            Column(name="why", width=widest(orphan.reason.value for orphan in found), rank=1),
-            Column(name="object", width=widest(orphan.key for orphan in found)),
-        ],
-        columns_max=terminal_columns(),
+        [Column(name="size", is_right=True), Column(name="why", rank=1), "object"],
+        [(human_bytes(orphan.size_bytes), orphan.reason.value, orphan.key) for orphan in found],
     )
-    for orphan in found:
-        printer.row([human_bytes(orphan.size_bytes), orphan.reason.value, orphan.key])
-    print()

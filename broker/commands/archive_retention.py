@@ -8,9 +8,9 @@ from operator import itemgetter
 
 from strandline.broker.commands.archive_tables import human_time
 from strandline.broker.commands.progress import Working
-from strandline.broker.commands.row_printer import print_rows
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import human_bytes, print_json, say
+from strandline.broker.tools.client.tables import Column, print_table
 from strandline.retention.forecast import Forecast, forecast
 from strandline.retention.policy import RetentionLimits
 from strandline.storage.clock import SystemClock
@@ -95,21 +95,21 @@ def _print_rows(
 ) -> None:
     given = f"retention.ms={limits.retention_ms}, retention.bytes={limits.retention_bytes}"
     columns = (
-        ("partition", False, 0),
-        ("segments", True, 0),
-        ("size", True, 0),
-        ("of them go", True, 0),
-        ("size", True, 0),
-        ("log start", True, 1),
-        ("oldest left", False, 0),
-        ("why", False, 2),
+        "partition",
+        Column(name="segments", is_right=True),
+        Column(name="size", is_right=True),
+        Column(name="of them go", is_right=True),
+        Column(name="size", is_right=True),
+        Column(name="log start", is_right=True, rank=1),
+        "oldest left",
+        Column(name="why", rank=2),
     )
-    print_rows(f"{topic} in {store.url} with {given}", columns, [_cells(row) for row in rows])
+    print_table(f"{topic} in {store.url} with {given}", columns, [_cells(row) for row in rows])
     count = sum(row.drop_count for row in rows)
     records = sum(row.drop_records for row in rows)
     size_bytes = sum(row.drop_bytes for row in rows)
     say(
-        f"\n{counted(count, 'segment')}, {counted(records, 'record')}, {human_bytes(size_bytes)}"
+        f"{counted(count, 'segment')}, {counted(records, 'record')}, {human_bytes(size_bytes)}"
         " would be deleted; nothing was"
     )
 

@@ -11,14 +11,8 @@ import sys
 from collections.abc import Iterable
 
 from strandline.broker.commands.progress import Working
-from strandline.broker.commands.row_printer import (
-    Column,
-    RowPrinter,
-    print_rows,
-    terminal_columns,
-    widest,
-)
 from strandline.broker.tools.client.printing import Json, human_bytes, utc_text
+from strandline.broker.tools.client.tables import Column, RowPrinter, print_table, widest
 from strandline.storage.model import TimestampMs, TopicIdPartition
 from strandline.storage.plurals import counted
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
@@ -47,38 +41,37 @@ def print_partitions(store: ObjectStore, *, topic: str | None, as_json: bool = F
     if as_json:
         _print_json_rows(_partition_json(row) for row in rows)
         return code
-    print_rows(f"archive {store.url}", _PARTITION_COLUMNS, [_partition_cells(row) for row in rows])
+    print_table(f"archive {store.url}", _PARTITION_COLUMNS, [_partition_cells(row) for row in rows])
     total_bytes = sum(row.size_bytes for row in rows)
     segments = sum(row.segment_count for row in rows)
     print(
-        f"\n{counted(len(rows), 'partition')}, {counted(segments, 'segment')},"
+        f"{counted(len(rows), 'partition')}, {counted(segments, 'segment')},"
         f" {human_bytes(total_bytes)}"
     )
     return code
 
 
-# Name, alignment, and the order in which columns are left out on a narrow terminal.
 _PARTITION_COLUMNS = (
-    ("topic", False, 0),
-    ("partition", True, 0),
-    ("segments", True, 0),
-    ("size", True, 0),
-    ("log start", True, 1),
-    ("end", True, 0),
-    ("first record", False, 2),
-    ("last record", False, 0),
-    ("state", False, 0),
+    "topic",
+    "partition",
+    Column(name="segments", is_right=True),
+    Column(name="size", is_right=True),
+    Column(name="log start", is_right=True, rank=1),
+    "end",
+    Column(name="first record", rank=2),
+    "last record",
+    "state",
 )
 
 
-def _partition_cells(row: ArchivedPartition) -> list[str]:
+def _partition_cells(row: ArchivedPartition) -> list[object]:
     return [
         row.partition.topic,
-        str(row.partition.partition),
+        row.partition.partition,
         f"{row.segment_count:,}",
         human_bytes(row.size_bytes),
-        str(row.log_start_offset),
-        str(row.end_offset),
+        row.log_start_offset,
+        row.end_offset,
         human_time(row.min_timestamp_ms),
         human_time(row.max_timestamp_ms),
         _state(row),
@@ -135,7 +128,6 @@ def print_segments(
             # A key has a hundred characters and more; the last column needs no width.
             Column(name="object", width=len("topics/") + name_width + KEY_WIDTH, rank=6),
         ],
-        columns_max=terminal_columns(),
     )
     count = size_bytes = 0
     for name, segment in segments:

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from strandline.broker.commands.archive_tables import WHERE_IT_IS, human_time
 from strandline.broker.commands.progress import Working
-from strandline.broker.commands.row_printer import Column, RowPrinter, terminal_columns, widest
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import Json, human_bytes, print_json, say
+from strandline.broker.tools.client.tables import Column, print_table
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.plurals import counted
@@ -129,11 +129,8 @@ def _print_tables(store: ObjectStore, looked: _Looked, prices: Mapping[str, floa
     usage = looked.usage
     topics = {name or "(no topic)": found for name, found in usage.by_topic.items()}
     _print_sums(f"archive {store.url}", "topic", topics)
-    say("")
     _print_sums("by kind", "objects of", usage.by_kind)
-    say("")
     _print_sums("by storage class, older versions included", "class", usage.by_class, prices)
-    say("")
     for line in _remarks(looked):
         say(line)
 
@@ -141,23 +138,18 @@ def _print_tables(store: ObjectStore, looked: _Looked, prices: Mapping[str, floa
 def _print_sums(
     title: str, name: str, sums: Mapping[str, Sum], prices: Mapping[str, float] | None = None
 ) -> None:
-    columns = [
-        Column(name=name, width=widest([*sums, "all"])),
-        Column(name="objects", width=len("100,000,000"), is_right=True),
-        Column(name="size", width=len("1023.9 MiB"), is_right=True),
-    ]
-    if prices:
-        columns.append(Column(name="a month", width=len("100,000.00"), is_right=True))
-    printer = RowPrinter(title, columns, columns_max=terminal_columns())
+    numbers = ["objects", "size", *(["a month"] if prices else [])]
+    rows = []
     whole = Sum()
     for key, found in sorted(sums.items()):
         whole.object_count += found.object_count
         whole.size_bytes += found.size_bytes
         cost = _cost(found, prices[key]) if prices and key in prices else None
-        printer.row(_sum_cells(key, found) + ([_money(cost)] if prices else []))
+        rows.append(_sum_cells(key, found) + ([_money(cost)] if prices else []))
     if len(sums) > 1:
         total = _total(sums, prices or {})
-        printer.row(_sum_cells("all", whole) + ([_money(total)] if prices else []))
+        rows.append(_sum_cells("all", whole) + ([_money(total)] if prices else []))
+    print_table(title, [name, *(Column(name=one, is_right=True) for one in numbers)], rows)
 
 
 def _sum_cells(name: str, found: Sum) -> list[str]:

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
-from strandline.broker.commands.row_printer import Column, RowPrinter, terminal_columns
 from strandline.broker.commands.sigterm import TERMINATED, told_by_sigterm
 from strandline.broker.tools.client.printing import human_bytes, say
+from strandline.broker.tools.client.tables import Column, print_table
 from strandline.broker.tools.client.timestamps import duration_ms
 from strandline.broker.tools.commands.options import (
     CommandParser,
@@ -339,19 +339,15 @@ def _plan(options: argparse.Namespace) -> int:
         raise InvalidConfig(f"--price {unknown.pop()}: a sync sends GET and PUT")
     plan = _run_of(options).plan()
     title = f"table {plan.table}, {'there is none yet' if plan.has is None else 'to be added'}"
-    printer = RowPrinter(
+    print_table(
         title,
+        [Column(name=one, is_right=True) for one in ("partition", "from offset", "to offset")],
         [
-            Column(name="partition", width=9, is_right=True),
-            Column(name="from offset", width=12, is_right=True),
-            Column(name="to offset", width=12, is_right=True),
+            (partition.partition, f"{found.start_offset:,}", f"{found.end_offset:,}")
+            for partition, found in sorted(plan.ranges.items())
         ],
-        columns_max=terminal_columns(),
     )
-    for partition, found in sorted(plan.ranges.items()):
-        printer.row([str(partition.partition), f"{found.start_offset:,}", f"{found.end_offset:,}"])
     scan = plan.scan
-    say("")
     say(
         f"{counted(scan.segments_planned, 'segment')} of {human_bytes(scan.bytes_planned)},"
         f" {counted(plan.offset_count, 'offset')};"
@@ -385,14 +381,10 @@ def _check(options: argparse.Namespace) -> int:
     is_rejecting = any(one.rejected_rows for one in report.partitions)
     if is_rejecting:
         names.insert(2, "rejected")
-    printer = RowPrinter(
-        f"table {report.table}",
-        [Column(name=one, width=14, is_right=True) for one in names],
-        columns_max=terminal_columns(),
-    )
+    rows = []
     for one in report.partitions:
         ends = ["-" if at is None else f"{at:,}" for at in (one.first_offset, one.last_offset)]
-        printer.row(
+        rows.append(
             [
                 str(one.partition),
                 f"{one.table_rows:,}",
@@ -402,7 +394,8 @@ def _check(options: argparse.Namespace) -> int:
                 f"{one.behind:,}",
             ]
         )
-    say("")
+    columns = [Column(name=one, is_right=True) for one in names]
+    print_table(f"table {report.table}", columns, rows)
     for finding in report.findings:
         say(finding)
     if report.unnamed_findings:

@@ -1,8 +1,4 @@
-"""Prints tables for people and JSON for programs.
-
-On a terminal tables are drawn to its width; into a pipe they are written wide and plain, one row
-per line, so that `grep` and `awk` work on them. JSON is one document, indented.
-"""
+"""Prints lines for people and JSON for programs: one document, indented."""
 
 from __future__ import annotations
 
@@ -12,15 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from strandline.storage.model import TimestampMs
-
-# Wide enough for a long topic name in every column; only used without a terminal.
-PIPE_WIDTH = 400
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -32,18 +20,6 @@ def print_json(document: Json) -> None:
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Prints a table: columns of numbers are right-aligned; None is a dash."""
-    shown = plain(title, style="table.title") if title else None
-    table = Table(title=shown, box=box.SIMPLE_HEAD, title_justify="left")
-    for index, column in enumerate(columns):
-        numeric = all(isinstance(row[index], int | None) for row in rows)
-        table.add_column(column, justify="right" if numeric and rows else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row))
-    console().print(table)
-
-
 def say(line: str) -> None:
     """Prints one line of plain text on standard output."""
     sys.stdout.write("\n".join(map(printable, line.split("\n"))) + "\n")
@@ -52,11 +28,6 @@ def say(line: str) -> None:
 def remark(line: str) -> None:
     """Prints one line on standard error, which pipes do not carry."""
     sys.stderr.write("\n".join(map(printable, line.split("\n"))) + "\n")
-
-
-def console() -> Console:
-    """Returns the console for standard output."""
-    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
 
 
 def human_bytes(size_bytes: int) -> str:
@@ -89,12 +60,3 @@ def printable(value: object) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one == "\t" else repr(one)[1:-1] for one in text)
-
-
-def plain(value: object, style: str = "") -> Text:
-    """Text for rich without markup: brackets in a name are literal."""
-    return Text(printable(value), style=style)
-
-
-def _cell(value: object) -> Text:
-    return Text("-") if value is None else plain(value)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
-from strandline.broker.tools.client.printing import Json, print_json, print_table, remark, say
+from strandline.broker.tools.client.printing import Json, print_json, remark, say
 from strandline.broker.tools.client.resets import (
     PartitionState,
     Reset,
@@ -22,6 +22,7 @@ from strandline.broker.tools.client.resets import (
     moment_of,
     plan,
 )
+from strandline.broker.tools.client.tables import Column, print_table
 from strandline.broker.tools.client.timestamps import moment_ago_ms, moment_ms
 from strandline.broker.tools.commands.command_parser import (
     action_parser,
@@ -142,7 +143,10 @@ def _describe(options: argparse.Namespace) -> int:
             + f", lag {sum(lags)}"
             + (f", {group.assignor}" if group.assignor else "")
             + f"  (coordinator {group.coordinator})",
-            ("topic", "partition", "committed", "start", "end", "lag", "client", "host", "member"),
+            (
+                *("topic", "partition", "committed", "start", "end", "lag", "client"),
+                *(Column(name="host", rank=1), Column(name="member", rank=2)),
+            ),
             [
                 (
                     state.topic,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.connection import pair
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
-from strandline.broker.tools.client.printing import Json, print_json, print_table, remark, say
+from strandline.broker.tools.client.printing import Json, print_json, remark, say
+from strandline.broker.tools.client.tables import print_table
 from strandline.broker.tools.commands.command_parser import (
     action_parser,
     chosen_connection,

@@ -1,7 +1,7 @@
-"""Writes rows in columns one by one: a hundred thousand of them take a second and no memory.
+"""Tables for people: rows in columns, written one by one, so that long lists need no memory.
 
     columns   widths are known before the first row: as wide as requested, or as the widest cell
-    terminal  columns that do not fit into its width are left out, the highest rank first,
+    terminal  ranked columns that do not fit into its width are left out, the highest rank first,
               and a line on standard error names them
     pipe      all columns, so that `grep` and `awk` work
 
@@ -13,9 +13,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from strandline.broker.tools.client.printing import printable
 
 GAP = "  "
+# A longer cell makes its own row longer, but not all rows.
+CELL_WIDTH_MAX = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +35,10 @@ class Column:
 class RowPrinter:
     """Writes rows to standard output. The first line is the title, the second the column names."""
 
-    def __init__(self, title: str, columns: Sequence[Column], *, columns_max: int | None) -> None:
-        """`columns_max` is the terminal's width; None writes everything."""
+    def __init__(self, title: str, columns: Sequence[Column]) -> None:
         self._widths = [max(len(column.name), column.width) for column in columns]
         self._columns = columns
-        self._shown = self._fitting(columns_max)
+        self._shown = self._fitting(terminal_columns())
         names = [column.name for column in columns]
         left_out = [name for index, name in enumerate(names) if index not in self._shown]
         if left_out:
@@ -43,7 +46,7 @@ class RowPrinter:
                 f"left out for want of width: {', '.join(left_out)};"
                 " --json, a pipe or a wider terminal has them\n"
             )
-        self._write(title)
+        self._write(printable(title))
         self._write(self._line(names))
         self._write(GAP.join("─" * self._widths[index] for index in self._shown))
 
@@ -57,9 +60,9 @@ class RowPrinter:
             shown.remove(last)
         return shown
 
-    def row(self, cells: Sequence[str]) -> None:
-        """Writes one row; `cells` has one for each column, shown or not."""
-        self._write(self._line(cells))
+    def row(self, cells: Sequence[object]) -> None:
+        """Writes one row; `cells` has one for each column, shown or not. None is a dash."""
+        self._write(self._line(list(map(_text, cells))))
 
     def _line(self, cells: Sequence[str]) -> str:
         padded = (
@@ -74,21 +77,26 @@ class RowPrinter:
         sys.stdout.write(line.rstrip() + "\n")
 
 
-def print_rows(
-    title: str, columns: Sequence[tuple[str, bool, int]], rows: Sequence[Sequence[str]]
+def print_table(
+    title: str, columns: Sequence[str | Column], rows: Sequence[Sequence[object]]
 ) -> None:
-    """Prints known rows; a column is its name, whether it is right-aligned, and its rank."""
+    """Prints known rows and an empty line: named columns of numbers are right-aligned."""
     cells = zip(*rows, strict=True) if rows else ((),) * len(columns)
-    printer = RowPrinter(
-        title,
-        [
-            Column(name=name, width=widest(column), is_right=is_right, rank=rank)
-            for (name, is_right, rank), column in zip(columns, cells, strict=True)
-        ],
-        columns_max=terminal_columns(),
-    )
+    printer = RowPrinter(title, list(map(_as_wide, columns, cells)))
     for row in rows:
         printer.row(row)
+    sys.stdout.write("\n")
+
+
+def _as_wide(column: str | Column, cells: Sequence[object]) -> Column:
+    if isinstance(column, str):
+        is_number = bool(cells) and all(isinstance(cell, int | None) for cell in cells)
+        column = Column(name=column, is_right=is_number)
+    return replace(column, width=min(widest(map(_text, cells)), CELL_WIDTH_MAX))
+
+
+def _text(cell: object) -> str:
+    return "-" if cell is None else printable(cell)
 
 
 def terminal_columns() -> int | None:
