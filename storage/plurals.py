@@ -1,4 +1,4 @@
-"""Pluralised counts for messages."""
+"""Counts and sizes in messages."""
 
 from __future__ import annotations
 
@@ -6,3 +6,13 @@ from __future__ import annotations
 def counted(count: int, what: str, many: str = "") -> str:
     """`1 record`, `1,200 records`; `many` is a plural that does not end in s alone."""
     return f"{count:,} {what if count == 1 else many or what + 's'}"
+
+
+def human_bytes(size_bytes: int) -> str:
+    """`1023 B`, `1.5 MiB`."""
+    size, unit = float(size_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"

@@ -24,7 +24,6 @@ from strandline.broker.commands.archive_tables import WHERE_IT_IS
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.coordination.runtime.group_archive import read_group_state
 from strandline.broker.tools.client.confirmation import confirm
-from strandline.broker.tools.client.printing import human_bytes
 from strandline.broker.tools.client.tables import print_table
 from strandline.storage import files
 from strandline.storage.clock import SystemClock
@@ -39,7 +38,7 @@ from strandline.storage.errors import (
     UnsupportedFormat,
 )
 from strandline.storage.model import TopicId, TopicIdPartition
-from strandline.storage.plurals import counted
+from strandline.storage.plurals import counted, human_bytes
 from strandline.storage.remote.keys import (
     CLUSTER_KEY,
     GROUPS_PREFIX,

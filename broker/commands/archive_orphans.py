@@ -16,11 +16,10 @@ from strandline.broker.commands.archive_commands import DAMAGED
 from strandline.broker.commands.archive_tables import WHERE_IT_IS
 from strandline.broker.commands.progress import Working
 from strandline.broker.tools.client.confirmation import confirm
-from strandline.broker.tools.client.printing import human_bytes
 from strandline.broker.tools.client.tables import Column, print_table
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig, UnknownTopic
-from strandline.storage.plurals import counted
+from strandline.storage.plurals import counted, human_bytes
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.audit.orphans import (

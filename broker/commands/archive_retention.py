@@ -9,14 +9,14 @@ from operator import itemgetter
 from strandline.broker.commands.archive_tables import human_time
 from strandline.broker.commands.progress import Working
 from strandline.broker.tools.client.failures import WrongUse
-from strandline.broker.tools.client.printing import human_bytes, print_json, say
+from strandline.broker.tools.client.printing import print_json, say
 from strandline.broker.tools.client.tables import Column, print_table
 from strandline.retention.forecast import Forecast, forecast
 from strandline.retention.policy import RetentionLimits
 from strandline.storage.clock import SystemClock
 from strandline.storage.config.log_config import UNLIMITED
 from strandline.storage.errors import InvalidConfig, StorageError, UnknownTopic
-from strandline.storage.plurals import counted
+from strandline.storage.plurals import counted, human_bytes
 from strandline.storage.remote.manifest.topic_info import TopicInfo, list_topics
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.audit.listing import list_partitions, list_segments

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterable
 
 from strandline.broker.commands.progress import Working
-from strandline.broker.tools.client.printing import Json, human_bytes, utc_text
+from strandline.broker.tools.client.printing import Json, utc_text
 from strandline.broker.tools.client.tables import Column, RowPrinter, print_table, widest
 from strandline.storage.model import TimestampMs, TopicIdPartition
-from strandline.storage.plurals import counted
+from strandline.storage.plurals import counted, human_bytes
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.object_store.interface import ObjectStore

@@ -14,11 +14,11 @@ from typing import TypeVar
 from strandline.broker.commands.archive_tables import WHERE_IT_IS, human_time
 from strandline.broker.commands.progress import Working
 from strandline.broker.tools.client.failures import WrongUse
-from strandline.broker.tools.client.printing import Json, human_bytes, print_json, say
+from strandline.broker.tools.client.printing import Json, print_json, say
 from strandline.broker.tools.client.tables import Column, print_table
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig, StorageError
-from strandline.storage.plurals import counted
+from strandline.storage.plurals import counted, human_bytes
 from strandline.storage.remote.object_store.interface import AGE_UNKNOWN, ObjectStore
 from strandline.storage.remote.s3.store import S3Store
 from strandline.storage.remote.s3.usage import ObjectVersion, UnfinishedUpload

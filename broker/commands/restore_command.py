@@ -8,11 +8,11 @@ from strandline.broker.commands.progress import BarProgress
 from strandline.broker.commands.restore import Restore, RestoreSummary
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
-from strandline.broker.tools.client.printing import human_bytes, say
+from strandline.broker.tools.client.printing import say
 from strandline.broker.tools.client.tables import print_table
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
-from strandline.storage.plurals import counted
+from strandline.storage.plurals import counted, human_bytes
 from strandline.storage.remote.open_store import open_store
 
 # Restored with omissions: the operator has to check them.

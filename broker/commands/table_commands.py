@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from strandline.broker.commands.sigterm import TERMINATED, told_by_sigterm
-from strandline.broker.tools.client.printing import human_bytes, say
+from strandline.broker.tools.client.printing import say
 from strandline.broker.tools.client.tables import Column, print_table
 from strandline.broker.tools.client.timestamps import duration_ms
 from strandline.broker.tools.commands.options import (
@@ -25,7 +25,7 @@ from strandline.spark_lake.options.given_options import named_values
 from strandline.storage.crash_points import check_environment
 from strandline.storage.errors import InvalidConfig, StrandlineError
 from strandline.storage.extras import how_to_install
-from strandline.storage.plurals import counted
+from strandline.storage.plurals import counted, human_bytes
 from strandline.storage.system.heaps import limit_heaps
 
 if TYPE_CHECKING:

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from strandline.broker.commands.progress import BarProgress
-from strandline.broker.tools.client.printing import human_bytes
 from strandline.storage.local.inspect.verify import (
     FileDamage,
     FileFinding,
     data_bytes,
     verify_folders,
 )
-from strandline.storage.plurals import counted
+from strandline.storage.plurals import counted, human_bytes
 
 # As in `strandline archive verify`.
 DAMAGED = 3

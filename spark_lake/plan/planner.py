@@ -33,7 +33,7 @@ from strandline.spark_lake.plan.splits import (
 )
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Offset, TopicPartition
-from strandline.storage.plurals import counted
+from strandline.storage.plurals import counted, human_bytes
 from strandline.storage.records.columns.columns import RowLimits
 from strandline.storage.remote.manifest.entries import PageRef, SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
@@ -159,7 +159,7 @@ class ScanPlan:
         return (
             f"{self.segments_planned:,} of {counted(self.segments_total, 'segment')},"
             f" {self.chunks_planned:,} of {counted(self.chunks_total, 'chunk')},"
-            f" {readable_size(self.bytes_planned)} of {readable_size(self.bytes_total)},"
+            f" {human_bytes(self.bytes_planned)} of {human_bytes(self.bytes_total)},"
             f" in {counted(len(self.splits), 'split')}"
             f" over {counted(self.partition_count, 'partition')}"
         )
@@ -354,13 +354,3 @@ def _reason(part: PageRef | SegmentEntry, offsets: OffsetRange, limits: RowLimit
     if start_ms > limits.last_timestamp_ms or start_ms > part.max_timestamp_ms:
         return Skip.TIMES
     return None
-
-
-def readable_size(size_bytes: int) -> str:
-    """`1536` is `1.5 KiB`."""
-    size = float(size_bytes)
-    for unit in ("bytes", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return counted(size_bytes, "byte") if unit == "bytes" else f"{size:.1f} {unit}"

@@ -16,14 +16,14 @@ from rich.text import Text
 
 from strandline.spark_lake.options.given_options import named_values
 from strandline.spark_lake.options.options import SPLIT_BYTES
-from strandline.spark_lake.plan.planner import PartitionPlan, ScanPlan, readable_size
+from strandline.spark_lake.plan.planner import PartitionPlan, ScanPlan
 from strandline.spark_lake.plan.predicate import Comparison
 from strandline.spark_lake.query.arrow_scan import FilterTuple, make_query
 from strandline.spark_lake.query.pruning import PRUNED_SEGMENT_BYTES_MIN, is_worth_it
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.query.query_log import all_requests, planned_requests
 from strandline.storage.errors import InvalidConfig
-from strandline.storage.plurals import counted
+from strandline.storage.plurals import counted, human_bytes
 
 PIPE_WIDTH = 200
 # Partitions with a row of their own; all unread partitions share one.
@@ -55,7 +55,7 @@ def print_plan(
     console.print(
         f"{_splits(query, plan)}; {_requests(plan)}; planning took"
         f" {counted(statistics.request_count, 'request')},"
-        f" {readable_size(statistics.bytes_read)}",
+        f" {human_bytes(statistics.bytes_read)}",
         highlight=False,
     )
     if plan.pieces_planned:
@@ -79,7 +79,7 @@ def _splits(query: Query, plan: ScanPlan) -> str:
     if query.sizes_are_given:
         return f"{count}, each a task of Spark"
     # The number of tasks that will run at once is unknown here.
-    return f"{count} of up to {readable_size(SPLIT_BYTES)}, unless Spark cuts for its cores"
+    return f"{count} of up to {human_bytes(SPLIT_BYTES)}, unless Spark cuts for its cores"
 
 
 def _requests(plan: ScanPlan) -> str:
@@ -108,7 +108,7 @@ def _keys(query: Query, plan: ScanPlan) -> Iterator[str]:
                 small.add(piece.entry.log_key)
     if small:
         yield (
-            f"{counted(len(small), 'segment')} of up to {readable_size(PRUNED_SEGMENT_BYTES_MIN)}:"
+            f"{counted(len(small), 'segment')} of up to {human_bytes(PRUNED_SEGMENT_BYTES_MIN)}:"
             " not asked for the keys they have, which costs what reading them does"
         )
     if later:
@@ -175,7 +175,7 @@ def _add(table: Table, name: str, plans: Sequence[PartitionPlan]) -> None:
         name,
         _of(sum(one.segments_planned for one in plans), sum(one.segments_total for one in plans)),
         _of(sum(one.chunks_planned for one in plans), sum(one.chunks_total for one in plans)),
-        f"{readable_size(planned)} of {readable_size(total)}{share}",
+        f"{human_bytes(planned)} of {human_bytes(total)}{share}",
     )
 
 
@@ -198,9 +198,7 @@ def _skipped(plan: ScanPlan) -> Table:
     for name in ("segments", "bytes"):
         table.add_column(name, justify="right")
     for reason, left_out in plan.skipped.items():
-        table.add_row(
-            reason.value, f"{left_out.segment_count:,}", readable_size(left_out.size_bytes)
-        )
+        table.add_row(reason.value, f"{left_out.segment_count:,}", human_bytes(left_out.size_bytes))
     return table
 
 

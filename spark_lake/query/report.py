@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from strandline.spark_lake.plan.planner import ScanPlan, Skip, readable_size
+from strandline.spark_lake.plan.planner import ScanPlan, Skip
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import CorruptFile, InvalidConfig
 from strandline.storage.files import make_directory, write_atomically
-from strandline.storage.plurals import counted
+from strandline.storage.plurals import counted, human_bytes
 
 _PLAN_SUFFIX = ".plan.json"
 
@@ -83,7 +83,7 @@ class ScanReport:
         return (
             f"{counted(self.rows, 'row')} from {self.segments_read:,} of"
             f" {counted(self.plan.segments_total, 'segment')},"
-            f" {readable_size(self.bytes_read)} of {readable_size(self.plan.bytes_total)}"
+            f" {human_bytes(self.bytes_read)} of {human_bytes(self.plan.bytes_total)}"
             f" ({share:.1%}),"
             f" {counted(self.requests, 'request')}"
         )

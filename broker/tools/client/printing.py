@@ -10,8 +10,6 @@ from typing import TypeAlias
 
 from strandline.storage.model import TimestampMs
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
 Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None"
 
 
@@ -28,16 +26,6 @@ def say(line: str) -> None:
 def remark(line: str) -> None:
     """Prints one line on standard error, which pipes do not carry."""
     sys.stderr.write("\n".join(map(printable, line.split("\n"))) + "\n")
-
-
-def human_bytes(size_bytes: int) -> str:
-    """Formats `1.5 MiB`."""
-    size = float(size_bytes)
-    for unit in _UNITS:
-        if size < 1024 or unit == _UNITS[-1]:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError(size_bytes)
 
 
 def utc_text(timestamp_ms: TimestampMs) -> str:

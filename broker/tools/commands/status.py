@@ -23,10 +23,11 @@ from strandline.broker.tools.client.health import (
     store_requests,
     tiers,
 )
-from strandline.broker.tools.client.printing import Json, human_bytes, print_json, say
+from strandline.broker.tools.client.printing import Json, print_json, say
 from strandline.broker.tools.client.tables import print_table
 from strandline.broker.tools.commands.command_parser import connect
 from strandline.storage.clock import SystemClock
+from strandline.storage.plurals import human_bytes
 
 if TYPE_CHECKING:
     from strandline.broker.tools.client.cluster import BrokerAddress, Cluster

@@ -18,8 +18,8 @@ import pytest
 
 from strandline.broker.cli import main
 from strandline.broker.commands.archive_tables import human_time
-from strandline.broker.tools.client.printing import human_bytes
 from strandline.storage.model import TopicIdPartition
+from strandline.storage.plurals import human_bytes
 from strandline.storage.records.batch.batch import read_header
 from strandline.storage.remote.keys import manifest_key, topic_key
 from tests.conftest import S3Bucket, make_bucket

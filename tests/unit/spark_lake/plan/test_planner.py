@@ -19,7 +19,6 @@ from strandline.spark_lake.plan.planner import (
     archived_range,
     assemble,
     explicit_offset,
-    readable_size,
     select,
     wanted_pages,
 )
@@ -353,17 +352,6 @@ def test_a_hundred_thousand_segments_are_planned() -> None:
     many = [entry(base * 100) for base in range(100_000)]
     made = planned(manifest_of(many), limits=RowLimits(start_timestamp_ms=5_000_000))
     assert made.segments_planned == 50_000
-
-
-def test_sizes_are_readable() -> None:
-    assert [readable_size(size) for size in (0, 1, 1023, 1536, 5 * MIB, 3 << 40)] == [
-        "0 bytes",
-        "1 byte",
-        "1,023 bytes",
-        "1.5 KiB",
-        "5.0 MiB",
-        "3.0 TiB",
-    ]
 
 
 # --- bounds ----------------------------------------------------------------------------------
