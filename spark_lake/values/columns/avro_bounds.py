@@ -10,40 +10,36 @@ from __future__ import annotations
 
 from typing import Any
 
+from strandline.spark_lake.values.schema.avro_logical_types import parts_of
+
 NOTHING_LISTED = "has a list whose items take no byte, of which a few bytes could be any number"
 
 
 def contains_itself(schema: Any, above: tuple[str, ...]) -> bool:
     """Returns whether a schema refers to a type from within it; `above` are the enclosing types."""
-    if isinstance(schema, list):
-        return any(contains_itself(one, above) for one in schema)
     if isinstance(schema, str):
         return schema in above
-    if schema["type"] == "record":
-        inside = (*above, schema["name"])
-        return any(contains_itself(one["type"], inside) for one in schema["fields"])
-    return any(contains_itself(schema[name], above) for name in _PARTS if name in schema)
+    if isinstance(schema, dict) and schema["type"] == "record":
+        above = (*above, schema["name"])
+    return any(contains_itself(one, above) for one in parts_of(schema))
 
 
 def lists_nothing(schema: Any, sizes: dict[str, bool]) -> bool:
     """Whether items of a list take no byte; `sizes` says so of the named types seen so far."""
-    if isinstance(schema, list):
-        return any(lists_nothing(one, sizes) for one in schema)
-    if isinstance(schema, str):
-        return False
-    match schema["type"]:
+    kind = schema["type"] if isinstance(schema, dict) else None
+    if kind == "record":
+        # A record within itself takes a byte, or no producer could write one.
+        sizes[schema["name"]] = False
+    if any(lists_nothing(one, sizes) for one in parts_of(schema)):
+        return True
+    match kind:
         case "record":
-            # A record within itself takes a byte, or no producer could write one.
-            sizes[schema["name"]] = False
-            found = any(lists_nothing(one["type"], sizes) for one in schema["fields"])
-            sizes[schema["name"]] = all(_is_nothing(one["type"], sizes) for one in schema["fields"])
-            return found
+            sizes[schema["name"]] = all(_is_nothing(one, sizes) for one in parts_of(schema))
         case "fixed":
             sizes[schema["name"]] = schema["size"] == 0
-            return False
         case "array":
-            return lists_nothing(schema["items"], sizes) or _is_nothing(schema["items"], sizes)
-    return any(lists_nothing(schema[name], sizes) for name in _PARTS if name in schema)
+            return _is_nothing(schema["items"], sizes)
+    return False
 
 
 def _is_nothing(schema: Any, sizes: dict[str, bool]) -> bool:
@@ -55,6 +51,3 @@ def _is_nothing(schema: Any, sizes: dict[str, bool]) -> bool:
     if kind in ("record", "fixed"):
         return sizes[schema["name"]]
     return _is_nothing(kind, sizes)
-
-
-_PARTS = ("type", "items", "values")

@@ -81,8 +81,6 @@ def _compile(
             children.append(_compile(schema["values"], kind.item_type, layout, named, in_list=True))
         else:
             children.append(_compile(schema["items"], kind.value_type, layout, named, in_list=True))
-            if _may_be_empty(children[0]):
-                raise Unsupported
         layout.ops.append([ops.LIST_END, -1, 0, 0])
     sizes = {ops.FIXED: schema.get("size", 0), ops.ENUM: len(schema.get("symbols", ()))}
     own[ops.ARGUMENT] = sizes.get(op, 0)
@@ -94,13 +92,6 @@ def _compile(
         children=tuple(children),
         symbols=tuple(schema.get("symbols", ())),
         scale=1000 if schema.get("logicalType") == "timestamp-millis" else 1,
-    )
-
-
-def _may_be_empty(item: Node) -> bool:
-    """Whether a list item may take no byte: then a few bytes could hold any number of items."""
-    return item.op in (ops.STRUCT, ops.FIXED) and not any(
-        not _may_be_empty(child) for child in item.children
     )
 
 

@@ -16,6 +16,7 @@ import json
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -75,8 +76,7 @@ class AvroValues:
         self._named = named_types(self._reader_schema)
         self._reader = _Writer(schema=self._reader_schema, read=_fastavro().schemaless_reader)
         self._registry = registry
-        # By id; an unusable schema is kept, too.
-        self._writers: dict[int, _Writer | UnparsableValue] = {}
+        self._writer_of = lru_cache(WRITERS_MAX)(self._fetched)
         self._columns = AvroColumns.of(self._reader_schema, self._type)
 
     @property
@@ -127,12 +127,7 @@ class AvroValues:
         return row
 
     def _writer(self, value: bytes) -> _Writer:
-        schema_id = framed_id(value)
-        if schema_id not in self._writers:
-            if len(self._writers) >= WRITERS_MAX:
-                self._writers.clear()
-            self._writers[schema_id] = self._fetched(schema_id)
-        writer = self._writers[schema_id]
+        writer = self._writer_of(framed_id(value))
         if isinstance(writer, UnparsableValue):
             raise writer
         return writer

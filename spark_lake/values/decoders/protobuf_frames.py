@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import pyarrow.compute as pc
 
-from strandline.spark_lake.values.decoders.avro_values import framed_id
+from strandline.spark_lake.values.decoders.avro_values import WRITERS_MAX, framed_id
 from strandline.spark_lake.values.decoders.decoder import UnparsableValue
 from strandline.spark_lake.values.schema.registry import FRAME_BYTES, Registry
 from strandline.storage.errors import InvalidConfig
 
 # Nesting of messages.
 INDEXES_MAX = 64
-# Schema ids that a task keeps.
-WRITERS_MAX = 1000
 
 
 class ProtobufFrames:
@@ -33,8 +32,7 @@ class ProtobufFrames:
     def __init__(self, registry: Registry, names: Sequence[str]) -> None:
         self._registry = registry
         self._names = tuple(names)
-        # By id: the message's indexes in that file, or the reason that its values do not parse.
-        self._places: dict[int, tuple[int, ...] | UnparsableValue] = {}
+        self._place_of = lru_cache(WRITERS_MAX)(self._fetched)
 
     def common_bytes(self, values: Any) -> int | None:
         """The size of the prefix; None unless all values have the same one, of the wanted message.
@@ -66,16 +64,13 @@ class ProtobufFrames:
         return value[position:]
 
     def _place(self, schema_id: int) -> tuple[int, ...]:
-        if schema_id not in self._places:
-            if len(self._places) >= WRITERS_MAX:
-                self._places.clear()
-            self._places[schema_id] = self._fetched(schema_id)
-        place = self._places[schema_id]
+        place = self._place_of(schema_id)
         if isinstance(place, UnparsableValue):
             raise place
         return place
 
     def _fetched(self, schema_id: int) -> tuple[int, ...] | UnparsableValue:
+        """The message's indexes in that file, or the reason that its values do not parse."""
         from google.protobuf import descriptor_pb2
 
         try:

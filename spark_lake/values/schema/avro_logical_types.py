@@ -38,14 +38,17 @@ def logical_types(schema: Any) -> frozenset[str]:
 
 
 def _has(schema: Any) -> bool:
-    if isinstance(schema, list):
-        return any(map(_has, schema))
+    is_logical = isinstance(schema, dict) and schema.get("logicalType") in LOGICAL_TYPES
+    return is_logical or any(map(_has, parts_of(schema)))
+
+
+def parts_of(schema: Any) -> list[Any]:
+    """Returns the schemas within a parsed schema; none are within a name."""
     if not isinstance(schema, dict):
-        return False
-    if schema.get("logicalType") in LOGICAL_TYPES:
-        return True
-    parts = [schema.get(name) for name in ("type", "items", "values")]
-    return any(map(_has, parts)) or any(_has(one.get("type")) for one in _fields(schema))
+        return schema if isinstance(schema, list) else []
+    if schema["type"] in ("record", "error"):
+        return [one["type"] for one in schema["fields"]]
+    return [schema[name] for name in ("type", "items", "values") if name in schema]
 
 
 def without_logical(schema: Any, kept: Collection[str]) -> Any:
@@ -104,15 +107,9 @@ def as_wanted(writer: Any, reader: Any, named: Mapping[str, Any]) -> Any:
 
 def named_types(schema: Any) -> dict[str, Any]:
     """Returns the records, enums and fixed types of a parsed schema by name."""
-    if isinstance(schema, list):
-        return {name: kind for one in schema for name, kind in named_types(one).items()}
-    if not isinstance(schema, dict):
-        return {}
-    found = {schema["name"]: schema} if "name" in schema else {}
-    for part in (schema.get("type"), schema.get("items"), schema.get("values")):
+    found = {schema["name"]: schema} if isinstance(schema, dict) and "name" in schema else {}
+    for part in parts_of(schema):
         found |= named_types(part)
-    for one in _fields(schema):
-        found |= named_types(one["type"])
     return found
 
 
