@@ -503,7 +503,7 @@ class Broker:
                     await self._archive.read_rest()
                 await self._in(self._workers.disk, finish)  # 3, 4
                 if self._archive is not None:
-                    await self._archive.tell_rest()  # 5
+                    await self._archive.write_rest()  # 5
                 self._log_dirs.unlock()  # 6
         finally:
             if self._remote is not None:

@@ -412,7 +412,7 @@ class ArchiveUpkeep:
         looking = RetryState("look", "archive", policy=RetryPolicy(), clock=self._clock)
         while True:
             await asyncio.sleep(self._check_interval_ms / 1000)
-            if not self._may_tell:
+            if not self._may_write:
                 continue
             try:
                 await self._claim.check()
@@ -452,18 +452,18 @@ class ArchiveUpkeep:
 
     async def read_rest(self) -> None:
         """Step 1 of a stop, after the last append and the end of the loops."""
-        if not self._may_tell:
+        if not self._may_write:
             return
         try:
             async with asyncio.timeout(STOP_READ_S):
                 await self._groups.read_rest()  # 1
                 await self._transactions.read_rest()
         except (TimeoutError, StorageError, RecordsRejected) as error:
-            _note_untold(error)
+            _note_unwritten(error)
 
-    async def tell_rest(self) -> None:
+    async def write_rest(self) -> None:
         """Steps 3 to 5 of a stop: writes the final state, for replicas and restores."""
-        if not self._may_tell:
+        if not self._may_write:
             return
         crash_point(STOP_AFTER_MARK)
         try:
@@ -476,23 +476,23 @@ class ArchiveUpkeep:
                     await self._groups.write_rest()  # 4
                     await self._transactions.write_rest()
                 crash_point(STOP_AFTER_GROUPS)
-                await self._tiering.tell_last_changes()  # 5
+                await self._tiering.write_last_changes()  # 5
         except (TimeoutError, StorageError) as error:
-            _note_untold(error)
+            _note_unwritten(error)
 
     @property
-    def _may_tell(self) -> bool:
+    def _may_write(self) -> bool:
         tiering = self._tiering
         return self._claim.is_ours and tiering.ownership.is_ours and tiering.health.is_up
 
     async def tier_forever(self) -> None:
         """Runs the tiering once the archive is known to be ours."""
         if not self._claim.is_ours:
-            await self._ask_until(lambda: self._claim.is_ours)
+            await self._claim_until(lambda: self._claim.is_ours)
             await start_tiering(self._tiering, self._metadata_log, self._workers)
-        await side_by_side(self._tiering.run(), self._ask_until(lambda: self._claim.is_complete))
+        await side_by_side(self._tiering.run(), self._claim_until(lambda: self._claim.is_complete))
 
-    async def _ask_until(self, is_enough: Callable[[], bool]) -> None:
+    async def _claim_until(self, is_enough: Callable[[], bool]) -> None:
         """Retries the claim. Raises WrongArchive, InvalidConfig."""
         attempts = 1
         while not is_enough():
@@ -502,7 +502,7 @@ class ArchiveUpkeep:
             self._tiering.note_probe(self._claim.refusal)
 
 
-def _note_untold(error: Exception) -> None:
+def _note_unwritten(error: Exception) -> None:
     """Logs an incomplete stop: replicas and restores lag behind until the next start."""
     log.warning(
         "not all metadata was uploaded before the stop",

@@ -284,7 +284,7 @@ class LogReader:
             torn = bytes(block.content[consumed:])
             if block.batches:
                 record_count += sum(header.record_count for _, header in block.batches)
-                expected = expected.behind(block)
+                expected = expected.after(block)
                 if expected.position == part.end_position and record_count != part.record_count:
                     raise self._corrupt(
                         part.start_position,
@@ -386,7 +386,7 @@ class _Expected:
     next_offset: Offset
     end_offset: Offset
 
-    def behind(self, block: LogBlock) -> _Expected:
+    def after(self, block: LogBlock) -> _Expected:
         last = block.batches[-1]
         return replace(
             self, position=self.position + last.end_position, next_offset=last.header.next_offset

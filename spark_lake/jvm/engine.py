@@ -191,7 +191,7 @@ def planned(query: Query, plan: ScanPlan, reader: ObjectReader) -> tuple[str, Se
     # Spark will not evaluate the pushed key filter.
     reason = "" if query.predicate.keys is None else "keys are compared in Python"
     choice = choose_engine(query, plan, reason=reason)
-    query.tell_plan(plan, reader, choice.fields())
+    query.log_plan(plan, reader, choice.fields())
     inside, others = divided(plan, reader) if choice.engine is Engine.JVM else ([], plan.splits)
     return signed_plan(query, plan, inside, reader, columns=query.columns), others
 

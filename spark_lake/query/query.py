@@ -153,7 +153,7 @@ class Query:
             )
         return made
 
-    def tell_plan(
+    def log_plan(
         self, made: ScanPlan, reader: ObjectReader, more: Mapping[str, str] | None = None
     ) -> None:
         """Logs the line of a query that Spark reads; `reader` planned it."""

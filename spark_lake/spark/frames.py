@@ -47,7 +47,7 @@ def load(
     reader = query.open()
     plan = query.plan(reader)
     choice = choose_engine(query, plan, spark=spark)
-    query.tell_plan(plan, reader, choice.fields())
+    query.log_plan(plan, reader, choice.fields())
     if choice.engine is Engine.JVM:
         inside, others = divided(plan, reader)
         frame = jvm_frame(spark, query, plan, inside, reader)

@@ -224,7 +224,7 @@ class StrandlineReader(DataSourceReader):
         """Reads manifests and plans. Raises what `Query.plan` raises."""
         reader = self._query.open()
         made = self._query.plan(reader)
-        self._query.tell_plan(made, reader)
+        self._query.log_plan(made, reader)
         return [InputPartition(split) for split in made.splits]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -181,7 +181,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             and standing.position.topic_ids[partition.topic] == last.topic_ids[partition.topic]
         }
         plan = self._query.plan_ranges(reader, archived, readable)
-        self._query.tell_plan(plan, reader)
+        self._query.log_plan(plan, reader)
         return [InputPartition(split) for split in plan.splits]
 
     def commit(self, end: Json) -> None:

@@ -263,7 +263,7 @@ class MetadataLog:
         if mirror is None:
             return
         with self._mirroring:
-            if not mirror.claim(self.image.version, self._loaded.snapshot_version):
+            if not mirror.copy_newer(self.image.version, self._loaded.snapshot_version):
                 self._copy_missing(mirror)
 
     def _copy_missing(self, mirror: MetadataMirror) -> None:

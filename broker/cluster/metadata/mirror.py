@@ -98,19 +98,19 @@ class MetadataMirror:
             prune(self._mirror)
         self.snapshot_version = max(kept.snapshots, default=0)
 
-    def claim(self, version: int, snapshot_version: int) -> bool:
+    def copy_newer(self, version: int, snapshot_version: int) -> bool:
         """As `copy_missing`, but checks only the newest entry; returns False if that is not enough.
 
         Each entry names its predecessor, so the newest one identifies the history.
         """
-        first = self._first_to_claim(version, snapshot_version)
+        first = self._first_missing(version, snapshot_version)
         if first is None:
             return False
         for index in range(first, version + 1):
             self._copy(metadata_log_key(index))
         return True
 
-    def _first_to_claim(self, version: int, snapshot_version: int) -> int | None:
+    def _first_missing(self, version: int, snapshot_version: int) -> int | None:
         """The first of our entries that the mirror must hold or get; None: check all of it."""
         found = indexes(self._mirror, METADATA_LOG_PREFIX, after=snapshot_version)
         if found:

@@ -91,7 +91,7 @@ class ReplicaMoves:
         # In the order requested; bounded by the number of partitions.
         self._wanted: dict[TopicPartition, Path] = {}
         self._current: LogMove | None = None
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         # Copies begun before the start that may have left files.
         self._leftovers: set[tuple[TopicPartition, Path]] = set()
         # Noted moves by folder. One writer at a time, which does not wait for a copy.
@@ -110,11 +110,11 @@ class ReplicaMoves:
                 continue
             if served.log.local.directory.parent != folder:
                 self._wanted[key] = folder
-                self._asked.set()
+                self._requested.set()
 
-    # --- asking ------------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------------
 
-    def ask(self, served: Partition, path: Path) -> None:
+    def request(self, served: Partition, path: Path) -> None:
         """Requests that the partition moves to this folder; its current folder cancels a move.
 
         Raises LogDirNotFound, and DiskError for a folder that is offline.
@@ -167,7 +167,7 @@ class ReplicaMoves:
             self._wanted = {
                 key: folder for key, folder in self._wanted.items() if folder not in failed
             }
-        self._asked.set()
+        self._requested.set()
         return frozenset(failed)
 
     def _is_offline(self, folder: Path) -> bool:
@@ -203,9 +203,9 @@ class ReplicaMoves:
                 await self.note()
             await self._remove_leftovers()
             await self.note()
-            self._asked.clear()
+            self._requested.clear()
             if not self._wanted and not self._leftovers:
-                await self._asked.wait()
+                await self._requested.wait()
 
     async def _remove_leftovers(self) -> None:
         """Removes obsolete copies from before the start."""

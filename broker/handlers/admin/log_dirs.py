@@ -57,7 +57,7 @@ class LogDirHandler:
         for wanted in request.dirs:
             for topic in wanted.topics:
                 for partition in topic.partitions:
-                    code = self._ask(topic.name, partition, wanted.path)
+                    code = self._request(topic.name, partition, wanted.path)
                     codes.setdefault(topic.name, {})[partition] = code
         failed = {path.absolute() for path in await self._moves.note()}
         for wanted in request.dirs:
@@ -76,7 +76,7 @@ class LogDirHandler:
             ]
         )
 
-    def _ask(self, topic: str, partition: int, path: str) -> int:
+    def _request(self, topic: str, partition: int, path: str) -> int:
         """Requests one move; returns the error code of the partition."""
         served = self._replicas.partition(topic, partition)
         if served is None:
@@ -86,7 +86,7 @@ class LogDirHandler:
         if not path.startswith("/") or "\0" in path:
             return ErrorCode.LOG_DIR_NOT_FOUND
         try:
-            self._moves.ask(served, Path(path))
+            self._moves.request(served, Path(path))
         except LogDirNotFound as error:
             return error.kafka_code
         except DiskError:

@@ -45,7 +45,7 @@ HELD_WAIT_MS = 20
 _Outcome: TypeAlias = RemoteRead | RecordsRejected | StorageError
 # The position in the answer, the partition, and the running read.
 _Reading: TypeAlias = tuple[int, Partition, asyncio.Future[_Outcome]]
-LookAt: TypeAlias = Callable[
+ReadPartition: TypeAlias = Callable[
     [FetchPlan, WantedPartition, Partition, FetchPass], FetchResponsePartition
 ]
 
@@ -55,19 +55,19 @@ class ColdFetches:
 
     def __init__(
         self,
-        look_at: LookAt,
+        read_partition: ReadPartition,
         *,
         wait_ms_max: Callable[[], int],
         bytes_max: Callable[[], int | None],
         waits: RemoteWaits,
         clock: Clock,
     ) -> None:
-        """`look_at` answers a partition from the local disk; `waits` counts the waiting fetches.
+        """`read_partition` reads a partition's local disk; `waits` counts the waiting fetches.
 
         `wait_ms_max` is read again for each fetch: it may be altered. So is `bytes_max`, the limit
         for archived bytes in one answer; None is no limit.
         """
-        self._look_at = look_at
+        self._read_partition = read_partition
         self._wait_ms_max = wait_ms_max
         self._bytes_max = bytes_max
         self._waits = waits
@@ -168,7 +168,7 @@ class ColdFetches:
         if not read.buffers and read.next_offset > wanted.fetch_offset:
             # Compaction removed all archived records behind the offset: the rest is local.
             behind = replace(wanted, fetch_offset=read.next_offset)
-            answer = self._look_at(plan, behind, partition, FetchPass())
+            answer = self._read_partition(plan, behind, partition, FetchPass())
             found.total_bytes += answer.records_bytes
             found.answers[position] = (wanted, partition, answer)
             return

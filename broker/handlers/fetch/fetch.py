@@ -113,7 +113,7 @@ class FetchHandler:
         self._workers = services.records
         self._pace = services.cold_pace
         self._cold = ColdFetches(
-            self._look_at,
+            self._read_partition,
             wait_ms_max=lambda: services.config.remote_waits.fetch_ms_max,
             bytes_max=lambda: self._pace.answer_bytes_max(self._now_s()),
             waits=services.traffic.remote_fetches,
@@ -138,7 +138,7 @@ class FetchHandler:
             return self._answer(plan, self._refuse_replica(plan))
         if plan.header.api_version < FIRST_VERSION_WITH_BATCHES:
             return self._answer_with_old_messages(plan)
-        found = self._look(plan)
+        found = self._read_once(plan)
         if found.remote:
             coming = self._cold.read(plan, found)
             if coming is not None:
@@ -155,7 +155,7 @@ class FetchHandler:
 
     # --- reading -----------------------------------------------------------------------------
 
-    def _look(self, plan: FetchPlan) -> FetchPass:
+    def _read_once(self, plan: FetchPlan) -> FetchPass:
         """Makes one pass over the partitions: reads local ones at once, marks remote ones."""
         found = FetchPass()
         topic: str | None = None
@@ -171,13 +171,13 @@ class FetchHandler:
                 answer = error_answer(wanted.partition, self._code_of_missing(wanted, plan.session))
                 found.must_answer = True
             else:
-                answer = answer_without_read(plan, wanted, partition, found) or self._look_at(
+                answer = answer_without_read(
                     plan, wanted, partition, found
-                )
+                ) or self._read_partition(plan, wanted, partition, found)
             found.answers.append((wanted, partition, answer))
         return found
 
-    def _look_at(
+    def _read_partition(
         self, plan: FetchPlan, wanted: WantedPartition, partition: Partition, found: FetchPass
     ) -> FetchResponsePartition:
         unified_log = partition.log
@@ -301,7 +301,7 @@ class FetchHandler:
             plan.started_s = began_s = self._now_s()
             self.parked_count -= 1
             try:
-                parts = self._answer(plan, self._look(plan))
+                parts = self._answer(plan, self._read_once(plan))
             except Exception as error:
                 # No caller sees the exception, and the client would wait for ever for its answer.
                 deferred.fail(error)
@@ -337,7 +337,7 @@ class FetchHandler:
     async def _answer_with_old_messages(self, plan: FetchPlan) -> Parts:
         deadline_s = self._loop.time() + max(plan.wait_ms_max, 0) / 1000
         while True:
-            found = self._look(plan)
+            found = self._read_once(plan)
             enough = found.must_answer or found.total_bytes >= plan.min_bytes or found.remote
             if enough or not plan.wanted or self._loop.time() >= deadline_s:
                 break

@@ -16,10 +16,10 @@ FOLDERS = ("data", "metadata")
 # What makes a folder a Delta table.
 DELTA_LOG = "_delta_log"
 # Metadata files that are opened to find another catalog's table at the same location.
-STRANGERS_MAX = 100
+METADATA_FILES_MAX = 100
 
 
-def stranger(io: Any, location: str, table_uuid: str | None, *, known: set[str]) -> str | None:
+def other_table(io: Any, location: str, table_uuid: str | None, *, known: set[str]) -> str | None:
     """The uuid of another table with rows whose metadata lies at this location.
 
     A table without snapshots is left over from a creation that did not end. Raises OSError.
@@ -33,7 +33,7 @@ def stranger(io: Any, location: str, table_uuid: str | None, *, known: set[str])
     ]
     # Newest first: of a table without rows only the first file has none.
     found.sort(key=lambda one: one.mtime_ns or 0, reverse=True)
-    for one in found[:STRANGERS_MAX]:
+    for one in found[:METADATA_FILES_MAX]:
         try:
             with system.open_input_stream(one.path) as stream:
                 document = json.loads(stream.read())
@@ -64,6 +64,6 @@ def place_of(io: Any, location: str) -> tuple[pf.FileSystem, str, str]:
     return io.fs_by_scheme(scheme, netloc), path, f"{scheme}://"
 
 
-def plain(io: Any, location: str, table: str) -> str:
+def normalized(io: Any, location: str, table: str) -> str:
     """A location with the scheme of the table's: some writers leave it out, or say s3a."""
     return place_of(io, table)[2] + place_of(io, location)[1]

@@ -34,7 +34,7 @@ from strandline.spark_lake.table.errors import (
     naming_table,
 )
 from strandline.spark_lake.table.iceberg.layout import TableLayout, sorted_by
-from strandline.spark_lake.table.iceberg.places import DELTA_LOG, names_in, stranger
+from strandline.spark_lake.table.iceberg.places import DELTA_LOG, names_in, other_table
 from strandline.spark_lake.table.iceberg.schema import check_schema, iceberg_schema
 from strandline.spark_lake.table.iceberg.writer import (
     IcebergWriter,
@@ -293,7 +293,7 @@ class IcebergStore:
                 f"{self._location} has a Delta table already: give the new table another name, or"
                 " --format delta"
             )
-        other = stranger(io, self._location, None, known=set())
+        other = other_table(io, self._location, None, known=set())
         if other is not None:
             raise TableRefused(
                 f"{self._location} has a table already, {other}, which another catalog names, or"

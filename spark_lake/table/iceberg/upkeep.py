@@ -29,7 +29,7 @@ from strandline.spark_lake.table.errors import (
     TableRefused,
     naming_table,
 )
-from strandline.spark_lake.table.iceberg.places import FOLDERS, place_of, plain, stranger
+from strandline.spark_lake.table.iceberg.places import FOLDERS, normalized, other_table, place_of
 from strandline.spark_lake.table.iceberg.store import IcebergStore, remove_snapshots
 from strandline.spark_lake.table.offsets import TableOffsets
 from strandline.spark_lake.table.store import FileWriter, WrittenFile
@@ -181,8 +181,8 @@ class IcebergTable:
                         named.add(entry.data_file.file_path)
             for statistics in (*metadata.statistics, *metadata.partition_statistics):
                 named.add(statistics.statistics_path)
-        self._refuse_strangers(named)
-        return {plain(table.io, one, table.location()) for one in named}
+        self._refuse_other_table(named)
+        return {normalized(table.io, one, table.location()) for one in named}
 
     def delete(self, paths: Sequence[str]) -> int:
         deleted = 0
@@ -194,10 +194,10 @@ class IcebergTable:
             deleted += 1
         return deleted
 
-    def _refuse_strangers(self, named: set[str]) -> None:
+    def _refuse_other_table(self, named: set[str]) -> None:
         """Files of a table of another catalog would look like orphans."""
         table = self._table
-        other = stranger(table.io, table.location(), str(table.metadata.table_uuid), known=named)
+        other = other_table(table.io, table.location(), str(table.metadata.table_uuid), known=named)
         if other is not None:
             raise TableRefused(
                 f"{table.location()} has the table {other} too, which another catalog names:"

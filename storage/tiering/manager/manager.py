@@ -343,7 +343,7 @@ class TieringManager:
         self._add_all()
         return any(silent)
 
-    async def tell_last_changes(self) -> None:
+    async def write_last_changes(self) -> None:
         """Announces the last changes to replicas, after `run` has ended.
 
         If the outcome of a commit is unknown, it tells them to check every manifest.

@@ -11,7 +11,7 @@ from typing import Any
 
 import boto3
 
-from strandline.spark_lake.table.iceberg.places import plain
+from strandline.spark_lake.table.iceberg.places import normalized
 from strandline.spark_lake.table.run import TableRequest, TableRun
 from tests.conftest import S3Bucket
 from tests.support.ministack import REPOSITORY
@@ -103,7 +103,7 @@ class BucketTable:
                 found |= {snapshot.manifest_list}
                 found |= {one.manifest_path for one in snapshot.manifests(table.io)}
             found |= {
-                plain(table.io, one.file.file_path, table.location())
+                normalized(table.io, one.file.file_path, table.location())
                 for one in table.scan().plan_files()
             }
         return found

@@ -175,7 +175,7 @@ def _looked_at(partition: Partition, offset: int, last_epoch: int) -> FetchRespo
         )
         handler = FetchHandler(cast(Services, services), cast(FetchSessionCache, None))
         wanted = WantedPartition(PARTITION.topic, None, 0, offset, 1 << 20, -1, last_epoch)
-        return handler._look_at(plan_of_nothing(), wanted, partition, FetchPass())
+        return handler._read_partition(plan_of_nothing(), wanted, partition, FetchPass())
 
     return asyncio.run(look())
 

@@ -64,7 +64,7 @@ def test_a_log_that_was_opened_anew_during_its_move_loses_nothing_that_came_then
                     fill(served.log.local, 1)
 
             monkeypatch.setattr(LogMove, "sync", fails_and_comes_back)
-            moves.ask(served, target)
+            moves.request(served, target)
             await moves.note()
             running = asyncio.ensure_future(moves.run())
             async with asyncio.timeout(WAIT_S_MAX):
@@ -99,7 +99,7 @@ def test_a_copy_of_a_log_that_has_stopped_takes_nothing_over(
                     revived.extend(dirs.revive())
 
             monkeypatch.setattr(LogMove, "sync", fails_and_comes_back)
-            moves.ask(served, target)
+            moves.request(served, target)
             await moves.note()
             running = asyncio.ensure_future(moves.run())
             async with asyncio.timeout(WAIT_S_MAX):
@@ -143,7 +143,7 @@ def test_a_copy_that_cannot_be_synced_is_not_the_log(
             loop_thread, failed = threading.current_thread(), asyncio.Event()
             monkeypatch.setattr(LogMove, "sync", sync_what_is_not_all)
             monkeypatch.setattr(LocalLog, "flush", fail_on_the_loop)
-            moves.ask(served, target)
+            moves.request(served, target)
             await moves.note()
             running = asyncio.ensure_future(moves.run())
             async with asyncio.timeout(WAIT_S_MAX):

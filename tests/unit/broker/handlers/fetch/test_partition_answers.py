@@ -77,7 +77,7 @@ def test_it_says_what_a_look_says(partition: Partition, codec: str) -> None:
             continue
         said += 1
         assert partition.traffic.fetch_requests == 1
-        assert answer == handler._look_at(plan, wanted, partition, looked)
+        assert answer == handler._read_partition(plan, wanted, partition, looked)
         assert answer.error_code == 0
         assert in_passing.must_answer == looked.must_answer
         assert (in_passing.is_full, in_passing.total_bytes) == (is_full, 1000 * is_full)
@@ -108,7 +108,7 @@ def test_what_happened_since_it_was_said_last_is_said(partition: Partition) -> N
             found = FetchPass()
             answer = answer_without_read(plan, wanted, partition, found)
             assert answer is not None
-            assert answer == handler._look_at(plan, wanted, partition, FetchPass())
+            assert answer == handler._read_partition(plan, wanted, partition, FetchPass())
             assert not found.must_answer
             told.add((answer.high_watermark, answer.last_stable_offset, answer.log_start_offset))
     assert len(told) == len(events)
