@@ -368,7 +368,7 @@ def _archive_show(options: argparse.Namespace) -> int:
 
 def _lake_plan(options: argparse.Namespace) -> int:
     try:
-        from strandline.spark_lake.query.plan_table import print_plan
+        from strandline.broker.commands.lake_plan import print_plan
     except ImportError as error:
         raise InvalidConfig(f"{error}; {how_to_install('scan')}") from error
     given = list(options.query_options)

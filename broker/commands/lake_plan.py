@@ -1,19 +1,12 @@
-"""`strandline lake plan`: tables of what a query reads and skips, and why. Reads no log.
-
-Tables have the width of a terminal; in a pipe they are wide and plain.
-"""
+"""`strandline lake plan`: tables of what a query reads and skips, and why. Reads no log."""
 
 from __future__ import annotations
 
 import datetime as dt
-import sys
 from collections.abc import Iterator, Sequence
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
+from strandline.broker.tools.client.printing import say
+from strandline.broker.tools.client.tables import Column, print_table
 from strandline.spark_lake.options.given_options import named_values
 from strandline.spark_lake.options.options import SPLIT_BYTES
 from strandline.spark_lake.plan.planner import PartitionPlan, ScanPlan
@@ -25,7 +18,6 @@ from strandline.spark_lake.query.query_log import all_requests, planned_requests
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.plurals import counted, human_bytes
 
-PIPE_WIDTH = 200
 # Partitions with a row of their own; all unread partitions share one.
 ROWS_MAX = 40
 RUNS_MAX = 4
@@ -47,30 +39,23 @@ def print_plan(
     reader = query.open()
     plan = query.plan(reader)
     statistics = reader.statistics()
-    console = Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
-    for table in _topics(plan):
-        console.print(table)
+    _print_topics(plan)
     if plan.skipped:
-        console.print(_skipped(plan))
-    console.print(
+        _print_skipped(plan)
+    say(
         f"{_splits(query, plan)}; {_requests(plan)}; planning took"
-        f" {counted(statistics.request_count, 'request')},"
-        f" {human_bytes(statistics.bytes_read)}",
-        highlight=False,
+        f" {counted(statistics.request_count, 'request')}, {human_bytes(statistics.bytes_read)}"
     )
     if plan.pieces_planned:
-        console.print(
+        say(
             f"{counted(plan.pieces_planned, 'piece')} of open segments among the segments: no"
-            " filter on time or key spares them, includeOpenSegment=false leaves them out",
-            highlight=False,
+            " filter on time or key spares them, includeOpenSegment=false leaves them out"
         )
     for line in _keys(query, plan):
-        console.print(line, highlight=False)
+        say(line)
     if query.residual:
         tests = ", ".join(f"{one.column} {_symbol(one)}" for one in query.residual)
-        console.print(
-            f"Rows are tested when they are read, which spares no bytes: {tests}", highlight=False
-        )
+        say(f"Rows are tested when they are read, which spares no bytes: {tests}")
     return 0
 
 
@@ -122,56 +107,44 @@ def _symbol(one: Comparison) -> str:
     return "!=" if one.negated else one.operator.value
 
 
-def _topics(plan: ScanPlan) -> Iterator[Table]:
-    """Yields a table for each topic, titled by its name, which may be wider than a terminal."""
+def _print_topics(plan: ScanPlan) -> None:
     topics = {one.topic_partition.topic for one in plan.partitions}
     topics |= {one.topic for one in plan.empty}
     for topic in sorted(topics):
-        yield _topic(
+        _print_topic(
             topic,
             [one for one in plan.partitions if one.topic_partition.topic == topic],
             [one.partition for one in plan.empty if one.topic == topic],
         )
     if len(topics) != 1:
-        table = _table("all topics", "")
-        _add(table, "", plan.partitions)
-        yield table
+        _print("all topics", "", [_row("", plan.partitions)])
 
 
-def _topic(topic: str, plans: Sequence[PartitionPlan], empty: Sequence[int]) -> Table:
-    table = _table(topic, "partition")
+def _print_topic(topic: str, plans: Sequence[PartitionPlan], empty: Sequence[int]) -> None:
     read = [one for one in plans if one.segments_planned]
     unread = [one for one in plans if not one.segments_planned]
-    for one in read[:ROWS_MAX]:
-        _add(table, str(one.topic_partition.partition), [one])
+    rows = [_row(str(one.topic_partition.partition), [one]) for one in read[:ROWS_MAX]]
     if len(read) > ROWS_MAX:
-        _add(table, f"{len(read) - ROWS_MAX} more", read[ROWS_MAX:])
+        rows.append(_row(f"{len(read) - ROWS_MAX} more", read[ROWS_MAX:]))
     if unread:
-        _add(table, _numbers([one.topic_partition.partition for one in unread]), unread)
+        rows.append(_row(_numbers([one.topic_partition.partition for one in unread]), unread))
     if empty:
-        table.add_row(_numbers(empty), "", "", "nothing archived yet")
+        rows.append((_numbers(empty), "", "", "nothing archived yet"))
     if len(plans) > 1:
-        table.add_section()
-        _add(table, "all", plans)
-    return table
+        rows.append(_row("all", plans))
+    _print(topic, "partition", rows)
 
 
-def _table(title: str, first: str) -> Table:
-    table = Table(
-        title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold not italic"
-    )
-    table.add_column(first, min_width=len(first))
-    table.add_column("segments read", justify="right", no_wrap=True)
-    table.add_column("chunks", justify="right", no_wrap=True)
-    table.add_column("bytes", justify="right")
-    return table
+def _print(title: str, first: str, rows: Sequence[Sequence[str]]) -> None:
+    numbers = [Column(name=one, is_right=True) for one in ("segments read", "chunks", "bytes")]
+    print_table(title, [first, *numbers], rows)
 
 
-def _add(table: Table, name: str, plans: Sequence[PartitionPlan]) -> None:
+def _row(name: str, plans: Sequence[PartitionPlan]) -> tuple[str, ...]:
     planned = sum(one.bytes_planned for one in plans)
     total = sum(one.bytes_total for one in plans)
     share = f" ({planned / max(1, total):.2%})" if len(plans) != 1 else ""
-    table.add_row(
+    return (
         name,
         _of(sum(one.segments_planned for one in plans), sum(one.segments_total for one in plans)),
         _of(sum(one.chunks_planned for one in plans), sum(one.chunks_total for one in plans)),
@@ -192,14 +165,15 @@ def _numbers(numbers: Sequence[int]) -> str:
     return ", ".join(f"{run[0]} to {run[1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def _skipped(plan: ScanPlan) -> Table:
-    table = Table(title="not read, because of", box=box.SIMPLE_HEAD, title_justify="left")
-    table.add_column("reason")
-    for name in ("segments", "bytes"):
-        table.add_column(name, justify="right")
-    for reason, left_out in plan.skipped.items():
-        table.add_row(reason.value, f"{left_out.segment_count:,}", human_bytes(left_out.size_bytes))
-    return table
+def _print_skipped(plan: ScanPlan) -> None:
+    print_table(
+        "not read, because of",
+        ["reason", *(Column(name=one, is_right=True) for one in ("segments", "bytes"))],
+        [
+            (reason.value, f"{left_out.segment_count:,}", human_bytes(left_out.size_bytes))
+            for reason, left_out in plan.skipped.items()
+        ],
+    )
 
 
 def _of(part: int, whole: int) -> str:
