@@ -55,6 +55,7 @@ from strandline.broker.coordination.runtime.restored_transactions import (
     restored_transactions,
     transactions_by_producer,
 )
+from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.transaction import TransactionVersion
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
@@ -97,6 +98,7 @@ from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
 from strandline.storage.tiering.audit.restoring import (
     ArchivedState,
+    is_committed,
     read_partition,
     write_partition,
 )
@@ -418,6 +420,9 @@ class Restore:
         metadata.load()
         metadata.append(archive.records)
 
+    def _is_committed(self, state: ArchivedState, opened: OpenTransaction) -> bool | None:
+        return is_committed(self._store, state, opened.producer.producer_id, opened.first_offset)
+
     def _write_logs(self, log_dirs: LogDirs, archive: _Archive) -> int:
         self._progress.begin("partitions", len(archive.states))
         offset_count = 0
@@ -437,7 +442,7 @@ class Restore:
             elif live is not None:
                 version = TransactionVersion(archive.image.finalized_level(TRANSACTION_VERSION))
                 write_group_state(local, restored_transactions(live, version, now_ms))
-            end_open_transactions(local, transactions, now_ms)
+            end_open_transactions(local, transactions, now_ms, partial(self._is_committed, state))
             self._progress.advance()
             crash_point(RESTORE_AFTER_PARTITION)
         return offset_count

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from strandline.broker.coordination.runtime.group_archive import LiveRecord, LiveRecords
@@ -14,6 +14,7 @@ from strandline.broker.coordination.runtime.markers import (
     encode_end_marker,
     open_transactions,
 )
+from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.records import (
     decode_transaction,
     encode_transaction,
@@ -78,13 +79,23 @@ def _decoded(record: LiveRecord) -> Transaction | None:
 
 
 def end_open_transactions(
-    local: LocalLog, transactions: Mapping[int, Transaction], now_ms: int
+    local: LocalLog,
+    transactions: Mapping[int, Transaction],
+    now_ms: int,
+    is_committed: Callable[[OpenTransaction], bool | None],
 ) -> None:
-    """Appends a marker for each transaction that is open in a restored log. Raises DiskError."""
+    """Appends a marker for each transaction that is open in a restored log.
+
+    `is_committed` is the outcome that the archive has. Raises DiskError, and what it raises.
+    """
     for opened in tuple(open_transactions(local)):
         marker = EndMarker(
             producer=opened.producer,
-            end=end_of_open(transactions.get(opened.producer.producer_id), opened),
+            end=end_of_open(
+                transactions.get(opened.producer.producer_id),
+                opened,
+                is_committed=is_committed(opened),
+            ),
             coordinator_epoch=opened.coordinator_epoch,
             version=TransactionVersion.V0,
         )

@@ -10,8 +10,10 @@ is retired (`transaction.retire`): its producer is fenced, and the next one gets
 id, which no log has.
 
 A restored log may end within a transaction that the snapshot has as completed, or does not know;
-nobody would write its marker any more. `end_of_open` says how the restore ends it: as a commit only
-if the snapshot proves one, otherwise as an abort, which never shows a record that was aborted.
+nobody would write its marker any more. `end_of_open` says how the restore ends it. The archived
+segment in which it began tells, if there is one: readers of the archive have seen that outcome.
+Otherwise it is a commit only if the snapshot proves one, else an abort, which never shows a record
+that was aborted.
 """
 
 from __future__ import annotations
@@ -25,11 +27,19 @@ from strandline.broker.coordination.transactions.transaction import (
 )
 
 
-def end_of_open(transaction: Transaction | None, opened: OpenTransaction) -> TransactionEnd:
+def end_of_open(
+    transaction: Transaction | None,
+    opened: OpenTransaction,
+    *,
+    is_committed: bool | None = None,
+) -> TransactionEnd:
     """Returns how a transaction ends that is open in a restored log.
 
-    `transaction` is the state of its producer id, if known.
+    `transaction` is the state of its producer id, and `is_committed` the outcome that the archive
+    has, if known.
     """
+    if is_committed is not None:
+        return TransactionEnd.COMMIT if is_committed else TransactionEnd.ABORT
     producer = opened.producer
     if transaction is None or transaction.state not in (
         TransactionState.PREPARE_COMMIT,

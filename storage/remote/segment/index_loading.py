@@ -74,7 +74,7 @@ def load_index(store: GetsRanges, entry: SegmentEntry, *, chunk_bytes: int) -> S
 
 
 def load_txn_index(store: GetsRanges, entry: SegmentEntry) -> tuple[AbortedTransaction, ...]:
-    """Aborted transactions whose markers lie in the segment. Raises ObjectCorrupt, or as `get`."""
+    """Aborted transactions with records or a marker in it. Raises ObjectCorrupt, or as `get`."""
     encoded = read_section(store, entry.meta_key, entry.meta_size_bytes, Section.TXN_INDEX)
     if encoded is None:
         return ()

@@ -10,6 +10,7 @@ from strandline.broker.coordination.runtime.group_archive import read_group_stat
 from strandline.broker.coordination.transactions.records import decode_transaction
 from strandline.broker.protocol.formats.transaction_log import decode_key
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.spark_lake import scan
 from strandline.storage.remote.keys import TRANSACTIONS_PREFIX
 from tests.support.broker import eventually
 from tests.support.wire import WireClient
@@ -178,6 +179,40 @@ def test_what_is_committed_after_a_restore_from_an_old_snapshot_is_there_once(
             assert producer.producer_id not in old_ids
             before += after
         assert committed_values(client, TOPIC) == before
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_transaction_ends_as_the_archive_has_it_although_its_marker_is_lost(
+    make_broker: MakeBroker, archive: Archive, version: int, is_commit: bool
+) -> None:
+    """Its records are in a closed segment, its marker is in the open one; no snapshot has it."""
+    settings = {
+        **SETTINGS,
+        "strandline.remote.groups.upload.ms": "3600000",
+        "strandline.remote.active.segment.upload.ms": "-1",
+    }
+    broker = make_broker(settings=settings)
+    broker.start()
+    with WireClient(broker.port) as client:
+        create_topic(client, TOPIC, 1, {**TIERED, "segment.bytes": str(2**20)})
+        producer = WireProducer(client, "tx", version=version)
+        producer.begin()
+        producer.send(TOPIC, b"decided".ljust(2**20 - 120, b"v"))
+        # The marker finds no room in this segment.
+        assert producer.end(is_commit=is_commit) is ErrorCode.NONE
+        eventually(lambda: archived_end(archive) == 1, timeout_s=WAIT_S)
+    broker.kill()
+    expected = [b"decided"] if is_commit else []
+    options = {"isolationLevel": "read_committed", "s3.endpoint.url": archive.bucket.endpoint_url}
+    rows = scan(archive.bucket.url, TOPIC, columns=["value"], options=options).read_all()
+    assert [value[:7] for value in rows["value"].to_pylist()] == expected
+    restored = make_broker(name="restored", settings=settings)
+    outcome = run_restore(restored)
+    assert outcome.returncode == 0, outcome.stderr
+    restored.start()
+    with WireClient(restored.port) as client:
+        eventually(lambda: is_stable_and_shows(client, expected), timeout_s=WAIT_S)
 
 
 def has_prepared(archive: Archive) -> set[str]:

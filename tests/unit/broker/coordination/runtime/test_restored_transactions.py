@@ -17,6 +17,7 @@ from strandline.broker.coordination.runtime.restored_transactions import (
     restored_transactions,
     transactions_by_producer,
 )
+from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.records import (
     decode_transaction,
     encode_transaction,
@@ -58,6 +59,10 @@ def live_of(transaction: Transaction) -> LiveRecords:
     return live
 
 
+def unknown(_opened: OpenTransaction) -> None:
+    """The archive does not know how it ended."""
+
+
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_every_open_transaction_of_a_log_gets_its_end(tmp_path: Path, is_committed: bool) -> None:
     log = open_log(tmp_path)
@@ -72,11 +77,11 @@ def test_every_open_transaction_of_a_log_gets_its_end(tmp_path: Path, is_committ
         append(log, sent)
     state = TransactionState.COMPLETE_COMMIT if is_committed else TransactionState.COMPLETE_ABORT
     coordinated = {TopicPartition(TRANSACTION_TOPIC, 4): live_of(replace(KNOWN, state=state))}
-    end_open_transactions(log, transactions_by_producer(coordinated), NOW_MS)
+    end_open_transactions(log, transactions_by_producer(coordinated), NOW_MS, unknown)
     assert log.last_stable_offset == log.end_offset == 6
     aborted = {one.producer_id for one in log.aborted_transactions(0, 6)}
     assert aborted == ({8} if is_committed else {PRODUCER, 8})
-    end_open_transactions(log, {}, NOW_MS)
+    end_open_transactions(log, {}, NOW_MS, unknown)
     assert log.end_offset == 6
 
 
@@ -100,9 +105,25 @@ def test_a_commit_that_used_up_the_epochs_of_its_id_is_a_commit_in_a_restored_lo
         epoch=0,
     )
     coordinated = {TopicPartition(TRANSACTION_TOPIC, 4): live_of(goes_on)}
-    end_open_transactions(log, transactions_by_producer(coordinated), NOW_MS)
+    end_open_transactions(log, transactions_by_producer(coordinated), NOW_MS, unknown)
     assert log.last_stable_offset == log.end_offset == 3
     assert not log.aborted_transactions(0, 3)
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_transaction_that_the_archive_has_decided_ends_so_whatever_the_snapshot_says(
+    tmp_path: Path, is_committed: bool
+) -> None:
+    log = open_log(tmp_path)
+    append(
+        log,
+        batch(2, producer_id=PRODUCER, producer_epoch=2, base_sequence=0, transactional=True),
+    )
+    state = TransactionState.COMPLETE_ABORT if is_committed else TransactionState.COMPLETE_COMMIT
+    coordinated = {TopicPartition(TRANSACTION_TOPIC, 4): live_of(replace(KNOWN, state=state))}
+    transactions = transactions_by_producer(coordinated)
+    end_open_transactions(log, transactions, NOW_MS, lambda _: is_committed)
+    assert (not log.aborted_transactions(0, 3)) is is_committed
 
 
 def test_an_open_transactional_id_begins_as_one_that_aborts() -> None:
