@@ -5,6 +5,7 @@ import java.util.Properties;
 import java.util.Random;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
@@ -39,7 +40,10 @@ public final class Transactions {
         producer.initTransactions();
     }
 
-    /** Makes transactions for some time; returns how long each commit took, in microseconds. */
+    /**
+     * Makes transactions for some time; returns how long each commit took, in microseconds. One that
+     * the broker refuses is aborted, said on stderr and not counted.
+     */
     private long[] run(double seconds) {
         long[] commits = new long[1024];
         int count = 0;
@@ -51,8 +55,15 @@ public final class Transactions {
                 next = next + 1 < partitions ? next + 1 : 0;
             }
             long began = System.nanoTime();
-            // It raises what a record of the transaction failed with.
-            producer.commitTransaction();
+            try {
+                // It raises what a record of the transaction failed with.
+                producer.commitTransaction();
+            } catch (KafkaException error) {
+                // As an application does; it raises if the producer is fenced.
+                System.err.println("a transaction is aborted: " + error);
+                producer.abortTransaction();
+                continue;
+            }
             if (count == commits.length) {
                 commits = Arrays.copyOf(commits, 2 * count);
             }
