@@ -127,3 +127,18 @@ def test_the_site_loads_nothing_from_the_network(site: dict[Path, Page]) -> None
         if tag in LOADED and (urlsplit(link).scheme or link.startswith("//"))
     }
     assert loaded == set()
+
+
+def test_a_step_behind_a_block_of_commands_keeps_its_number(site: dict[Path, Page]) -> None:
+    """Python's Markdown begins each list with 1 by itself."""
+    wrong = []
+    for source in sorted((ROOT / "docs" / "runbooks").glob("[a-z]*.md")):
+        blocks = re.sub(
+            r"^ *```.*?^ *```", "```", source.read_text(), flags=re.MULTILINE | re.DOTALL
+        )
+        continued = re.findall(r"^```\n+([2-9])\. ", blocks, re.MULTILINE)
+        html = (SITE / "docs" / "runbooks" / f"{source.stem}.html").read_text()
+        wrong += [
+            f"{source.name}: {step}" for step in continued if f'<ol start="{step}">' not in html
+        ]
+    assert wrong == []
