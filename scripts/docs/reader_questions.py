@@ -176,7 +176,7 @@ ANALYST = (
         "How do I get the latest value of each key?",
         "latest value key",
         "explanation/pruning.md#the-latest-value-of-each-key",
-        "max_by(value, offset)",
+        "arg_max_null(value",
     ),
     Question(
         "Is it faster than Parquet?",
