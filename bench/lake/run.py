@@ -45,9 +45,11 @@ from bench.lake.rates import (
     run_rates,
 )
 from bench.lake.tables import (
+    COMMIT_COUNTS,
     KAFKA_TO_PARQUET,
     PARQUET_TO_PARQUET,
     TABLE_TOPICS,
+    commit_goal,
     run_backfill,
     run_commits,
     run_freshness,
@@ -70,7 +72,7 @@ GOALS = {
     # Ten times the segment in about the same memory: it is bounded by windows, not by segments.
     "segment of 1000 MB over one of 100 MB": 1.2,
     "ten times the archive": 1.2,
-    "10,000 files over 10": 2.0,
+    **{commit_goal(count): 2.0 for count in COMMIT_COUNTS},
 }
 # How many times as fast as Spark's Kafka source, with values of a kilobyte or so.
 RATE_GOAL = 3.0

@@ -7,7 +7,7 @@
                    Parquet to Parquet        Spark over the same rows, already columns
     memory       peak of a process that syncs an archive, and one ten times as large
     freshness    age of the newest record in a table at `--interval 10s`, while 50 MB/s come in
-    commits      a commit to a table of 10 files, and of 10,000
+    commits      a commit to a table of few files, and of 10,000, after as many commits
 
 All read the archive (or Parquet) from the S3 server of `bench/null_s3.py` and write to a local
 folder. The Kafka source reads from Apache Kafka with --apache-kafka, else from our broker, whose
@@ -55,6 +55,10 @@ RATE = "M records/s"
 # Of `freshness`; values are JSON of a kilobyte, decoded to columns.
 BYTES_PER_S = 50_000_000
 INTERVAL = "10s"
+# Of `commits`: how many were made before the one that is measured, and the files of the larger
+# table; the smaller one has a file of each commit.
+COMMIT_COUNTS = (10, 100)
+MANY_FILES = 10_000
 
 
 # --- backfill ---------------------------------------------------------------------------------
@@ -325,20 +329,32 @@ def _ages(out: Path, seconds: int) -> Iterator[Figure]:
 
 
 def run_commits(folder: Path, runs: int) -> Iterator[Figure]:
-    """The table's other files, of up to 100 commits, are names alone: no commit opens them."""
-    medians = []
-    for file_count in (10, 10_000):
-        taken = []
+    """The table's other files are names alone: no commit opens them.
+
+    Each commit before adds a snapshot, and a manifest until they are merged. So tables of the same
+    number of commits are compared, which differ in their files alone.
+    """
+    for commit_count in COMMIT_COUNTS:
+        taken: dict[int, list[float]] = {commit_count: [], MANY_FILES: []}
+        # In turns: what else the machine does falls on both.
         for run in range(runs):
-            taken.append(_commit_s(folder / f"commits-{file_count}-{run}", file_count))
-            name = f"to a table of {file_count:,} files"
-            yield Figure(part="table commit", name=name, value=taken[-1], unit="s")
-        medians.append(statistics.median(taken))
-    times = medians[1] / medians[0]
-    yield Figure(part="table commit", name="10,000 files over 10", value=times, unit="times")
+            for file_count, seconds in taken.items():
+                place = folder / f"commits-{commit_count}-{file_count}-{run}"
+                seconds.append(_commit_s(place, commit_count, file_count))
+                name = f"to {file_count:,} files of {commit_count} commits"
+                yield Figure(part="table commit", name=name, value=seconds[-1], unit="s")
+        few, many = map(statistics.median, taken.values())
+        yield Figure(
+            part="table commit", name=commit_goal(commit_count), value=many / few, unit="times"
+        )
 
 
-def _commit_s(folder: Path, file_count: int) -> float:
+def commit_goal(commit_count: int) -> str:
+    """The name of the figure that has a goal."""
+    return f"{MANY_FILES:,} files over {commit_count}, of {commit_count} commits each"
+
+
+def _commit_s(folder: Path, commit_count: int, file_count: int) -> float:
     from strandline.spark_lake.table.run import TableRequest, TableRun
 
     archive = ArchiveBuilder(folder)
@@ -364,7 +380,7 @@ def _commit_s(folder: Path, file_count: int) -> float:
         data_file[1] = f"{file.path}.{number}"
         assert data_file.file_path.endswith(f".{number}")
         others.append(replace(file, entry=replace(file.entry, data_file=data_file)))
-    size = max(1, file_count // 100)
+    size = file_count // commit_count
     for number in range(0, file_count, size):
         _committed(run.store, commit, others[number : number + size], f"others-{number}")
     taken_s = _committed(run.store, commit, [file], "one")
