@@ -26,7 +26,7 @@ from strandline.spark_lake.archive.objects import (
     RETENTION_HINT,
     SHORT_OBJECT_HINT,
 )
-from strandline.spark_lake.archive.segments import CORRUPT_REMEDY, offsets_of
+from strandline.spark_lake.archive.segments import CORRUPT_REMEDY, META_REMEDY, offsets_of
 from strandline.spark_lake.plan.planner import ScanPlan
 from strandline.spark_lake.plan.splits import WINDOW_BYTES, SegmentSlice, Split
 from strandline.spark_lake.query.pruning import is_worth_it
@@ -86,6 +86,7 @@ def _texts() -> Mapping[str, str]:
         "expired": "the plan of this frame is too old: what it signed has expired. Make the frame"
         " anew, or plan for longer with the option urlExpiry",
         "remedy": CORRUPT_REMEDY,
+        "metaRemedy": META_REMEDY,
         "decode": DECODE_HINT,
     }
 

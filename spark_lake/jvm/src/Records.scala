@@ -221,7 +221,7 @@ final class Rows(limits: RowLimits, needsTimes: Boolean, needsHeaders: Boolean) 
     if (ms > TimestampMsMax || ms < -TimestampMsMax)
       throw new CorruptRecords(
         s"the timestamp $ms ms of the record at offset $offset lies beyond what Spark can hold;" +
-          " leave that offset out, or choose a schema without the column timestamp (a table: --on-error reject)")
+          " leave that offset out, or choose a schema without the column timestamp")
     ms * 1000
   }
 

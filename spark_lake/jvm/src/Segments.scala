@@ -167,7 +167,7 @@ final class SegmentMeta(reader: ObjectReader, slice: Slice, settings: Settings) 
 
   private def corrupt(detail: String) = new ObjectCorrupt(
     s"${settings.url}/${slice.meta.key}", "read",
-    s"$detail; ${settings.texts("remedy")}; ${slice.meta.offsets}")
+    s"$detail; ${settings.texts("metaRemedy")}; ${slice.meta.offsets}")
 }
 
 /** A chunk and the times of its records. */
