@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from strandline.spark_lake.table import sync
 from strandline.spark_lake.table.errors import TaskFailed
 from strandline.storage.records.batch.record import Record
+from tests.unit.spark_lake.archive.damaged import damage
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -85,6 +86,19 @@ def test_an_error_of_a_task_is_told_as_it_is_and_leaves_neither_rows_nor_files(
     assert rows(archive, "lake.t") == []
     whole = sync(spark, archive.url, "orders", "lake.t", options={**VALUES, "valueErrors": "null"})
     assert whole.rows == 800
+
+
+def test_tasks_of_spark_reject_a_damaged_batch_and_read_the_others(
+    spark: SparkSession, archive: ArchiveBuilder
+) -> None:
+    (entry,) = archive.manifest("orders", 1).segments
+    damage(archive, entry.log_key, lambda content: content.__setitem__(-1, content[-1] ^ 1))
+    with pytest.raises(TaskFailed, match=r"CRC of batch at offset 190.* of orders partition 1"):
+        sync(spark, archive.url, "orders", "lake.t", options=VALUES)
+    done = sync(spark, archive.url, "orders", "lake.t", options=VALUES, on_error="reject")
+    assert (done.rows, done.rejected_rows) == (390, 10)
+    lost = [(row["_topic_partition"], row["_offset"]) for row in rows(archive, "lake.t_rejected")]
+    assert lost == [(1, offset) for offset in range(190, 200)]
 
 
 def test_tasks_of_spark_upsert_a_partition_each(
