@@ -67,7 +67,8 @@ compression, acks=1, one partition, one connection.
 - **Transactions** have 1 KB records. Each producer makes one transaction after the other for 2 s
   before the measurement and then during it. Afterwards a consumer with `read_committed` must find
   all their records. Java's client uses transaction version 2 (KIP-890), librdkafka's version 1.
-  librdkafka needs ten producers, because a single one waits for its own timer.
+  librdkafka needs several producers, because each waits for its own timer: 10 for large
+  transactions, and 40 for small ones.
 - **Allocated memory.** A virtual machine may need CPU to allocate free memory (we saw 2 s for each
   GB). So the benchmark writes and removes a file of the row's size before the clock of a producer
   runs. Without this step the allocation delayed sometimes one broker, sometimes the other.

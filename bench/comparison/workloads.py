@@ -37,7 +37,7 @@ from bench.clients.rdkafka import (
 )
 from bench.comparison import limits
 from bench.comparison.peers import Kafka, Peer, Strandline, await_serving, kafka_java, until
-from bench.comparison.rows import Row, TransactionRow
+from bench.comparison.rows import MANY_RECORDS, Row, TransactionRow
 from bench.comparison.transactions import CLIENTS, TransactionClient, TransactionLoad
 from bench.measure import (
     Measured,
@@ -63,8 +63,6 @@ WARM_UP = 0.1
 REST_S = 5.0
 # A new client's code is compiled, and a broker's too: no other row makes transactions.
 TRANSACTIONS_WARM_UP_S = 2.0
-# Of a transaction: fewer than these are no matter of MB/s.
-MANY_RECORDS = 100
 # Of a row's bytes: with what is around records, and some for everybody else.
 WARM_SHARE = 1.3
 # Half a second and more, of which a broker computes a fifth.
