@@ -172,8 +172,9 @@ def test_every_module_imports_from_the_zip(wheel: Path, tmp_path: Path) -> None:
 REFUSE_EXTRAS = """
 import importlib, pkgutil, sys
 LAZY = {
-    # `connect` loads it for commands that need the extra.
+    # Commands that need an extra load them.
     "strandline.broker.tools.client.cluster",
+    "strandline.broker.commands.lake_plan",
     "strandline.storage.records.kernels.compaction",
     "strandline.storage.records.kernels.parts",
     "strandline.storage.records.kernels.batches",

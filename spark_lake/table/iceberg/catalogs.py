@@ -23,7 +23,7 @@ from pyiceberg.exceptions import (
     NotInstalledError,
     RESTError,
 )
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, OperationalError, ProgrammingError
 
 from strandline.spark_lake.archive.objects import DEFAULT_REGION
 from strandline.spark_lake.options.options import S3Options
@@ -55,8 +55,14 @@ def open_catalog(
         if given is None or "://" in given:
             uri = given or _embedded(warehouse, makes_file=makes_file)
             is_rest = urlsplit(uri).scheme in ("http", "https")
-            kind = "rest" if is_rest else "sql"
-            return load_catalog(CATALOG_NAME, **{"type": kind, "uri": uri, **known})
+            made = {"type": "rest" if is_rest else "sql", "uri": uri, **known}
+            try:
+                return load_catalog(CATALOG_NAME, **made)
+            except (OperationalError, ProgrammingError) as error:
+                if "already exists" not in str(error):
+                    raise
+                # Another process made the catalog's tables between the look for them and ours.
+                return load_catalog(CATALOG_NAME, **made)
         return load_catalog(given, **known)
     except Exception as error:
         place = f"the catalog {given or 'of the warehouse'}"

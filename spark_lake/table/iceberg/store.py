@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, cast
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
-    NamespaceAlreadyExistsError,
     NoSuchTableError,
     TableAlreadyExistsError,
 )
@@ -256,8 +254,7 @@ class IcebergStore:
             OFFSETS_PROPERTY: offsets.encode(),
         }
         with naming_table(self.name, "create"):
-            with suppress(NamespaceAlreadyExistsError):
-                self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
+            self._create_namespace()
             try:
                 self._table = self._catalog.create_table(
                     self._identifier,
@@ -270,6 +267,15 @@ class IcebergStore:
             except TableAlreadyExistsError:
                 # Another sync was first; what it made is checked like any other.
                 self.prepare(schema, offsets)
+
+    def _create_namespace(self) -> None:
+        namespace = self._identifier[:-1]
+        try:
+            self._catalog.create_namespace_if_not_exists(namespace)
+        except Exception:
+            # Another sync may have been first, for which each catalog has an error of its own.
+            if not self._catalog.namespace_exists(namespace):
+                raise
 
     def _refuse_rolled_back(self, offsets: TableOffsets) -> None:
         """A rollback leaves the property, which says of rows that they are there."""

@@ -68,6 +68,9 @@ class BucketTable:
                 stderr=log,
             )
 
+    def job_log(self) -> str:
+        return self._log_path.read_text()
+
     def run(self) -> TableRun:
         return TableRun(TableRequest(**self.request))
 

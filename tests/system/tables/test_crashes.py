@@ -87,7 +87,7 @@ def test_two_processes_that_sync_at_once_leave_each_row_once_and_no_file(
 ) -> None:
     table.add(0, 40, 80)
     both = [table.start("sync") for _ in range(2)]
-    assert [one.wait(WAIT_S) for one in both] == [0, 0]
+    assert [one.wait(WAIT_S) for one in both] == [0, 0], table.job_log()
     assert_each_value_is_in_one_table(table, 120)
     table.maintain()
     assert table.stored() == table.named()

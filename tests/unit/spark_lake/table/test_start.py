@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 
 from strandline.broker.cli import main
 from strandline.broker.commands import table_commands
 from strandline.spark_lake.table.sync import SyncReport
 from strandline.storage.errors import StrandlineError
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder
-from tests.unit.spark_lake.table.rig import every, make_run, rows_of
+from tests.unit.spark_lake.table.rig import NoProgress, every, make_run, rows_of
 
 pytestmark = pytest.mark.slow
 
@@ -193,3 +195,27 @@ def test_refused_credentials_end_it_at_once_in_one_line(
         assert follow(given, lambda: None) == (1, [])
     (said,) = capsys.readouterr().err.strip().splitlines()
     assert "check the credentials" in said or "schemaRegistry.auth" in said
+
+
+def test_a_sync_takes_a_catalog_and_a_namespace_that_another_one_makes_at_the_same_moment(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tables, has_namespace = SqlCatalog.create_tables, SqlCatalog.namespace_exists
+    looks: list[bool] = []
+
+    def make_tables_second(catalog: SqlCatalog) -> None:
+        make_tables(catalog)
+        # What its look did not see is there now.
+        SqlCatalogBaseTable.metadata.create_all(catalog.engine, checkfirst=False)
+
+    def sees_no_namespace_at_first(catalog: SqlCatalog, namespace: Any) -> bool:
+        looks.append(has_namespace(catalog, namespace))
+        if len(looks) == 1:
+            other = SqlCatalog("strandline", uri=str(catalog.engine.url), warehouse="file:///none")
+            other.create_namespace(namespace)
+        return looks[-1]
+
+    monkeypatch.setattr(SqlCatalog, "create_tables", make_tables_second)
+    monkeypatch.setattr(SqlCatalog, "namespace_exists", sees_no_namespace_at_first)
+    make_run(orders).sync(NoProgress())
+    assert not looks[0]
