@@ -68,7 +68,8 @@ compression, acks=1, one partition, one connection.
   before the measurement and then during it. Afterwards a consumer with `read_committed` must find
   all their records. Java's client uses transaction version 2 (KIP-890), librdkafka's version 1.
   librdkafka needs several producers, because each waits for its own timer: 10 for large
-  transactions, and 40 for small ones.
+  transactions, and 40 for small ones. In some runs Kafka 4.3.1 answered its own Java client
+  INVALID_TXN_STATE, with which that producer ends: such a run has no figure of Kafka.
 - **Allocated memory.** A virtual machine may need CPU to allocate free memory (we saw 2 s for each
   GB). So the benchmark writes and removes a file of the row's size before the clock of a producer
   runs. Without this step the allocation delayed sometimes one broker, sometimes the other.
