@@ -90,14 +90,13 @@ class _SegmentObjects:
     def __init__(self, reader: ObjectReader, entry: SegmentEntry) -> None:
         self._reader = reader
         self._entry = entry
-        self._offsets = offsets_of(entry)
 
     def get(self, key: str, *, start: Position, end: Position) -> bytes:
         """As `ObjectReader.get`."""
         try:
             return self._reader.get(key, start=start, end=end)
         except (ObjectCorrupt, ObjectNotFound) as error:
-            detail = f"{error.detail}; {self._offsets}"
+            detail = f"{error.detail}; {offsets_of(self._entry)}"
             raise type(error)(error.key, error.operation, detail) from error
 
     def corrupt(self, key: str, detail: str) -> ObjectCorrupt:
@@ -105,7 +104,7 @@ class _SegmentObjects:
         remedy = META_REMEDY if key == self._entry.meta_key else CORRUPT_REMEDY
         if isinstance(self._entry, OpenPiece):
             remedy = PIECE_REMEDY
-        detail = f"{detail}; {remedy}; {self._offsets}"
+        detail = f"{detail}; {remedy}; {offsets_of(self._entry)}"
         return ObjectCorrupt(self.name(key), "read", detail)
 
     def name(self, key: str) -> str:

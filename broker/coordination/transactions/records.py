@@ -85,10 +85,10 @@ def _decode(buffer: Buffer, offset: Offset) -> Iterator[TransactionRecord]:
         for record in iter_records(buffer, header, batch.position):
             transactional_id = None if record.key is None else decode_key(record.key)
             if transactional_id is not None:
-                yield (
-                    TransactionRecord(transactional_id, None)
-                    if record.value is None
-                    else decode_record(transactional_id, record.value)
+                value = record.value
+                yield TransactionRecord(
+                    transactional_id,
+                    None if value is None else decode_transaction(transactional_id, value),
                 )
 
 
@@ -134,15 +134,15 @@ def encode_transaction(transaction: Transaction, version: TransactionVersion) ->
     return encode_value(value, 0 if version is TransactionVersion.V0 else 1)
 
 
-def decode_record(transactional_id: str, value: Buffer) -> TransactionRecord:
-    """What a record says. Raises MalformedRequest."""
+def decode_transaction(transactional_id: str, value: Buffer) -> Transaction:
+    """The state that a record has. Raises MalformedRequest."""
     read = decode_value(value)
     try:
         state = TransactionState(read.transaction_status)
         version = TransactionVersion(read.client_transaction_version)
     except ValueError as error:
         raise MalformedRequest(f"transactional id {transactional_id}: {error}") from error
-    transaction = Transaction(
+    return Transaction(
         transactional_id=transactional_id,
         producer_id=read.producer_id,
         previous_producer_id=read.previous_producer_id,
@@ -169,11 +169,3 @@ def decode_record(transactional_id: str, value: Buffer) -> TransactionRecord:
             for one in topic.ends
         ),
     )
-    return TransactionRecord(transactional_id, transaction)
-
-
-def decode_transaction(transactional_id: str, value: Buffer) -> Transaction:
-    """The state that a record has. Raises MalformedRequest."""
-    transaction = decode_record(transactional_id, value).transaction
-    assert transaction is not None, transactional_id
-    return transaction

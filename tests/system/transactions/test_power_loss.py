@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
 NONE = ErrorCode.NONE
 PARTITIONS = 3
+LOGS = tuple(f"t-{number}" for number in range(PARTITIONS))
+STATE = "__transaction_state-0"
 TRANSACTIONS = 40
 GROUP = "g"
 
@@ -112,19 +114,28 @@ class History:
             self.is_committed[value] = is_committed
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_marker_that_is_lost_with_the_power_is_written_again(
-    broker: BrokerProcess, seed: int
-) -> None:
+def before_a_power_loss(
+    broker: BrokerProcess, seed: int, names: Sequence[str], *, kept: float
+) -> History:
+    """A history whose broker is dead; of these logs at least the share `kept` is left."""
     chance = random.Random(seed)
     with WireClient(broker.port) as client:
         create_topic(client, "t", PARTITIONS)
         history = History(client, chance)
         history.run()
     broker.kill()
-    for partition in range(PARTITIONS):
-        path = log_file(broker, f"t-{partition}")
-        os.truncate(path, chance.randint(0, path.stat().st_size))
+    for name in names:
+        path = log_file(broker, name)
+        size = path.stat().st_size
+        os.truncate(path, chance.randint(int(size * kept), size))
+    return history
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_marker_that_is_lost_with_the_power_is_written_again(
+    broker: BrokerProcess, seed: int
+) -> None:
+    history = before_a_power_loss(broker, seed, LOGS, kept=0)
     kept = [values_in(log_file(broker, f"t-{index}")) for index in range(PARTITIONS)]
     broker.start()
     with WireClient(broker.port) as client:
@@ -146,16 +157,7 @@ def test_a_marker_that_is_lost_with_the_power_is_written_again(
 def test_no_transaction_hangs_and_none_that_was_aborted_is_shown_whatever_the_power_took(
     broker: BrokerProcess, seed: int
 ) -> None:
-    chance = random.Random(100 + seed)
-    with WireClient(broker.port) as client:
-        create_topic(client, "t", PARTITIONS)
-        history = History(client, chance)
-        history.run()
-    broker.kill()
-    for name in ("t-0", "t-1", "t-2", "__transaction_state-0"):
-        path = log_file(broker, name)
-        size = path.stat().st_size
-        os.truncate(path, chance.randint(size // 2, size))
+    history = before_a_power_loss(broker, 100 + seed, [*LOGS, STATE], kept=0.5)
     kept = [values_in(log_file(broker, f"t-{index}")) for index in range(PARTITIONS)]
     broker.start()
     with WireClient(broker.port) as client:
@@ -172,16 +174,7 @@ def test_no_transaction_hangs_and_none_that_was_aborted_is_shown_whatever_the_po
 def test_what_producers_commit_that_go_on_after_a_power_loss_is_there_once_and_nothing_else(
     broker: BrokerProcess, seed: int
 ) -> None:
-    chance = random.Random(200 + seed)
-    with WireClient(broker.port) as client:
-        create_topic(client, "t", PARTITIONS)
-        history = History(client, chance)
-        history.run()
-    broker.kill()
-    for name in ("t-0", "t-1", "t-2", "__transaction_state-0"):
-        path = log_file(broker, name)
-        size = path.stat().st_size
-        os.truncate(path, chance.randint(size * 3 // 4, size))
+    history = before_a_power_loss(broker, 200 + seed, [*LOGS, STATE], kept=0.75)
     broker.start()
     with WireClient(broker.port) as client:
         for producer in history.producers:
@@ -190,7 +183,7 @@ def test_what_producers_commit_that_go_on_after_a_power_loss_is_there_once_and_n
             retried(lambda: producer.end(is_commit=False))  # noqa: B023
         after: list[bytes] = []
         for number in range(20):
-            producer = chance.choice(history.producers)
+            producer = history.chance.choice(history.producers)
             value = b"after-%d" % number
             write_on(producer, "t", [value], refused_max=1)
             after.append(value)
@@ -212,7 +205,7 @@ def test_a_transaction_that_the_coordinator_lost_is_aborted_and_its_producer_fen
         producer.send("t", b"lost")
     broker.kill()
     # All but the record that gave the id its producer.
-    cut_before_the_last_batches(log_file(broker, "__transaction_state-0"), 1)
+    cut_before_the_last_batches(log_file(broker, STATE), 1)
     broker.start()
     with WireClient(broker.port) as client:
         producer.client = client
@@ -293,9 +286,7 @@ def test_a_decision_ends_its_own_transaction_and_not_the_next_one_of_its_produce
     broker.kill()
     if is_next_decided:
         cut_before_the_last_batches(log_file(broker, "t-0"), 1)
-    cut_before_the_last_batches(
-        log_file(broker, "__transaction_state-0"), 4 if is_next_decided else 2
-    )
+    cut_before_the_last_batches(log_file(broker, STATE), 4 if is_next_decided else 2)
     broker.start()
     decided = [b"decided"] if is_commit else []
     with WireClient(broker.port) as client:
@@ -318,7 +309,7 @@ def test_what_is_committed_after_the_coordinator_fell_back_is_there_once(
         create_topic(client, "t", 1)
         producer = WireProducer(client, "tx", version=version)
         producer.begin()
-        size = log_file(broker, "__transaction_state-0").stat().st_size
+        size = log_file(broker, STATE).stat().st_size
         before = [b"before-%d" % number for number in range(6)]
         for value in before:
             if version == 1:
@@ -326,7 +317,7 @@ def test_what_is_committed_after_the_coordinator_fell_back_is_there_once(
             producer.send("t", value)
             assert producer.commit() is NONE
     broker.kill()
-    os.truncate(log_file(broker, "__transaction_state-0"), size)
+    os.truncate(log_file(broker, STATE), size)
     broker.start()
     with WireClient(broker.port) as client:
         after = [b"after-%d" % number for number in range(8)]
@@ -350,7 +341,7 @@ def test_two_producers_never_have_the_same_identity_whatever_the_power_took(
         first.begin()
         first.send("t", b"kept")
         assert first.commit() is NONE
-        paths = [log_file(broker, name) for name in ("t-0", "__transaction_state-0")]
+        paths = [log_file(broker, name) for name in ("t-0", STATE)]
         kept = {path: path.stat().st_size for path in paths}
         first.send("t", b"lost")
         assert first.commit() is NONE
@@ -378,7 +369,7 @@ def test_no_part_of_a_transaction_commits_whose_other_part_was_aborted(
         producer.begin()
         producer.send("t", b"aborted")
     broker.kill()
-    cut_before_the_last_batches(log_file(broker, "__transaction_state-0"), 1)
+    cut_before_the_last_batches(log_file(broker, STATE), 1)
     broker.start()
     with WireClient(broker.port) as client:
         producer.client = client
@@ -399,12 +390,12 @@ def test_a_kill_while_a_start_mends_a_power_loss_leaves_the_rest_to_the_next_sta
         producers = [WireProducer(client, name, version=version) for name in ("a", "b")]
         for producer in producers:
             producer.begin()
-        size = log_file(broker, "__transaction_state-0").stat().st_size
+        size = log_file(broker, STATE).stat().st_size
         for producer in producers:
             for partition in range(PARTITIONS):
                 producer.send("t", b"lost", partition=partition)
     broker.kill()
-    os.truncate(log_file(broker, "__transaction_state-0"), size)
+    os.truncate(log_file(broker, STATE), size)
     broker.environment = {"STRANDLINE_CRASH_AT": point}
     broker.begin()
     assert broker.wait_for_exit(60) == EXIT_STATUS_KILLED
