@@ -27,8 +27,7 @@ NO_TIMESTAMP: TimestampMs = -1
 ZERO_TOPIC_ID: TopicId = uuid.UUID(int=0)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
+class TopicPartition(NamedTuple):
     """One partition by name, as `topic-3` in folder names and logs."""
 
     topic: str

@@ -9,7 +9,7 @@ sends WriteTxnMarkers to the leader, whose handler calls `LocalMarkers.write` as
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
@@ -35,8 +35,7 @@ from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch.record import Record, encode_batch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndMarker:
+class EndMarker(NamedTuple):
     """The end of a producer's transaction, for each of its partitions.
 
     `coordinator_epoch` is the leader epoch of the coordinator's partition: a marker of an older

@@ -48,7 +48,7 @@ import logging
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from itertools import islice
 
@@ -461,7 +461,7 @@ class TransactionCoordinator:
         """
         written = decision.written
         if written is not None and written.state.is_ending:
-            written = replace(written, log_ends=self._markers.log_ends(written.partitions))
+            written = written._replace(log_ends=self._markers.log_ends(written.partitions))
             self._write(slot, written)
             is_commit = written.state is TransactionState.PREPARE_COMMIT
             self._ended_total[Outcome.COMMITTED if is_commit else outcome] += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from strandline.broker.coordination.transactions.transaction import (
     LogEnd,
@@ -37,8 +38,7 @@ from strandline.storage.tiering.log.unified_log import UnifiedLog
 CHUNK_BYTES = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionRecord:
+class TransactionRecord(NamedTuple):
     """The state of a transactional id; None: the id is forgotten."""
 
     transactional_id: str

@@ -19,9 +19,8 @@ new producer epoch, so a batch that is late by one transaction is fenced.
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import Offset, TopicPartition
@@ -77,16 +76,14 @@ class TransactionVersion(IntEnum):
         return self >= TransactionVersion.V2
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdentity:
+class ProducerIdentity(NamedTuple):
     """A producer id and its epoch."""
 
     producer_id: int
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogEnd:
+class LogEnd(NamedTuple):
     """Where the log of a partition ended: `offset` is that of the next record."""
 
     partition: TopicPartition
@@ -94,8 +91,7 @@ class LogEnd:
     offset: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
+class Transaction(NamedTuple):
     """What the coordinator knows of one transactional id.
 
     `started_ms` and `updated_ms` are ms since 1970. `next_producer_id` is set while a transaction
@@ -106,15 +102,15 @@ class Transaction:
 
     transactional_id: str
     producer_id: int
+    timeout_ms: int
+    updated_ms: int
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
     epoch: int = NO_PRODUCER_EPOCH
     last_epoch: int = NO_PRODUCER_EPOCH
-    timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = NOT_STARTED
-    updated_ms: int
     client_version: TransactionVersion = TransactionVersion.V0
     log_ends: tuple[LogEnd, ...] = ()
 
@@ -140,8 +136,7 @@ class Transaction:
         return self.state.is_idle and self.updated_ms <= now_ms - expiration_ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
+class Transition(NamedTuple):
     """What a request comes to.
 
     `written` is to be appended to the transaction log before anything is answered, None if nothing
@@ -203,8 +198,7 @@ def init_producer(
             current, fresh_id=fresh_id, server_version=server_version, now_ms=now_ms
         )
         return Transition(error_code=ErrorCode.CONCURRENT_TRANSACTIONS, written=fenced.written)
-    begun = replace(
-        current,
+    begun = current._replace(
         previous_producer_id=current.producer_id,
         state=TransactionState.EMPTY,
         timeout_ms=timeout_ms,
@@ -215,11 +209,11 @@ def init_producer(
     if current.is_epoch_exhausted and (expected is None or expected.epoch == current.epoch):
         assert fresh_id is not None, current
         last = NO_PRODUCER_EPOCH if expected is None else current.epoch
-        begun = replace(begun, producer_id=fresh_id, epoch=0, last_epoch=last)
+        begun = begun._replace(producer_id=fresh_id, epoch=0, last_epoch=last)
     elif expected is None:
-        begun = replace(begun, epoch=current.epoch + 1, last_epoch=NO_PRODUCER_EPOCH)
+        begun = begun._replace(epoch=current.epoch + 1, last_epoch=NO_PRODUCER_EPOCH)
     elif current.epoch in (NO_PRODUCER_EPOCH, expected.epoch):
-        begun = replace(begun, epoch=current.epoch + 1, last_epoch=current.epoch)
+        begun = begun._replace(epoch=current.epoch + 1, last_epoch=current.epoch)
     elif expected.epoch != current.last_epoch:
         return _refused(ErrorCode.PRODUCER_FENCED)
     # Else the client repeats a call that succeeded: it gets the same epoch once more.
@@ -270,8 +264,7 @@ def add_partitions(
     if is_ongoing and partitions <= current.partitions:
         return Transition()
     return Transition(
-        written=replace(
-            current,
+        written=current._replace(
             previous_producer_id=current.producer_id,
             state=TransactionState.ONGOING,
             partitions=current.partitions | partitions,
@@ -414,7 +407,7 @@ def fence_and_abort(
     assert current.state is TransactionState.ONGOING, current
     if not server_version.bumps_epoch:
         epoch = min(current.epoch + 1, PRODUCER_EPOCH_MAX)
-        current = replace(current, epoch=epoch, last_epoch=NO_PRODUCER_EPOCH)
+        current = current._replace(epoch=epoch, last_epoch=NO_PRODUCER_EPOCH)
     return _ending(
         current, is_commit=False, version=server_version, fresh_id=fresh_id, now_ms=now_ms
     )
@@ -436,8 +429,7 @@ def _ending(
             next_producer_id = fresh_id
         # The last epoch of all stays as it is: better to go on with it than never to end.
         epoch, last_epoch = min(current.epoch + 1, PRODUCER_EPOCH_MAX), current.epoch
-    ending = replace(
-        current,
+    ending = current._replace(
         previous_producer_id=current.producer_id,
         next_producer_id=next_producer_id,
         epoch=epoch,
@@ -464,8 +456,7 @@ def complete(current: Transaction, *, now_ms: int) -> Transaction:
     assert current.state.is_ending, current
     is_commit = current.state is TransactionState.PREPARE_COMMIT
     after = _identity_after(current)
-    return replace(
-        current,
+    return current._replace(
         producer_id=after.producer_id,
         previous_producer_id=current.producer_id,
         next_producer_id=NO_PRODUCER_ID,
@@ -484,8 +475,7 @@ def retire(current: Transaction, *, now_ms: int) -> Transaction:
     InitProducerId would give once more, and it takes another producer id instead. Whoever has this
     one is fenced, and an open transaction aborts. A decided outcome stays.
     """
-    retired = replace(
-        current,
+    retired = current._replace(
         next_producer_id=NO_PRODUCER_ID,
         epoch=PRODUCER_EPOCH_MAX,
         last_epoch=NO_PRODUCER_EPOCH,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,7 +75,7 @@ def test_every_open_transaction_of_a_log_gets_its_end(tmp_path: Path, is_committ
         )
         append(log, sent)
     state = TransactionState.COMPLETE_COMMIT if is_committed else TransactionState.COMPLETE_ABORT
-    coordinated = {TopicPartition(TRANSACTION_TOPIC, 4): live_of(replace(KNOWN, state=state))}
+    coordinated = {TopicPartition(TRANSACTION_TOPIC, 4): live_of(KNOWN._replace(state=state))}
     end_open_transactions(log, transactions_by_producer(coordinated), NOW_MS, unknown)
     assert log.last_stable_offset == log.end_offset == 6
     aborted = {one.producer_id for one in log.aborted_transactions(0, 6)}
@@ -97,8 +96,7 @@ def test_a_commit_that_used_up_the_epochs_of_its_id_is_a_commit_in_a_restored_lo
         transactional=True,
     )
     append(log, sent)
-    goes_on = replace(
-        KNOWN,
+    goes_on = KNOWN._replace(
         state=TransactionState.COMPLETE_COMMIT,
         producer_id=PRODUCER + 1,
         previous_producer_id=PRODUCER,
@@ -120,7 +118,7 @@ def test_a_transaction_that_the_archive_has_decided_ends_so_whatever_the_snapsho
         batch(2, producer_id=PRODUCER, producer_epoch=2, base_sequence=0, transactional=True),
     )
     state = TransactionState.COMPLETE_ABORT if is_committed else TransactionState.COMPLETE_COMMIT
-    coordinated = {TopicPartition(TRANSACTION_TOPIC, 4): live_of(replace(KNOWN, state=state))}
+    coordinated = {TopicPartition(TRANSACTION_TOPIC, 4): live_of(KNOWN._replace(state=state))}
     transactions = transactions_by_producer(coordinated)
     end_open_transactions(log, transactions, NOW_MS, lambda _: is_committed)
     assert (not log.aborted_transactions(0, 3)) is is_committed

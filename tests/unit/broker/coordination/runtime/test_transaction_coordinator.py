@@ -382,7 +382,7 @@ def test_a_producer_whose_epochs_are_used_up_goes_on_under_another_id() -> None:
         first = await begin_again(before)
         known = before.find("tx")
         assert known is not None
-        record = TransactionRecord("tx", replace(known, epoch=PRODUCER_EPOCH_MAX - 2))
+        record = TransactionRecord("tx", known._replace(epoch=PRODUCER_EPOCH_MAX - 2))
         place = coordinating_partition("tx", len(world.partitions))
         batch = memoryview(encode_record(record, V2, 0))
         world.partitions[place].append(batch, origin=AppendOrigin.COORDINATOR)

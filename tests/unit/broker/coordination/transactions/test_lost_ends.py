@@ -44,8 +44,8 @@ COMMITS = Transaction(
     partitions=frozenset({HERE, THERE}),
     updated_ms=0,
 )
-ABORTS = replace(COMMITS, state=TransactionState.PREPARE_ABORT)
-BUMPED = replace(COMMITS, epoch=4, client_version=TransactionVersion.V2)
+ABORTS = COMMITS._replace(state=TransactionState.PREPARE_ABORT)
+BUMPED = COMMITS._replace(epoch=4, client_version=TransactionVersion.V2)
 
 
 def log_end(offset: int, *, epoch: int = 5, partition: TopicPartition = HERE) -> LogEnd:
@@ -53,7 +53,7 @@ def log_end(offset: int, *, epoch: int = 5, partition: TopicPartition = HERE) ->
 
 
 def decided(transaction: Transaction, *ends: LogEnd) -> Transaction:
-    return replace(transaction, log_ends=ends)
+    return transaction._replace(log_ends=ends)
 
 
 def test_the_first_decision_behind_the_first_batch_is_the_one_that_is_lost() -> None:
@@ -76,7 +76,7 @@ def test_an_end_has_the_identity_that_its_marker_had() -> None:
     [
         (COMMITS, log_end(100)),
         (COMMITS, log_end(105, partition=THERE)),
-        (replace(COMMITS, producer_id=8, previous_producer_id=8), log_end(105)),
+        (COMMITS._replace(producer_id=8, previous_producer_id=8), log_end(105)),
         # Of a time when other records had these offsets; those are lost.
         (COMMITS, log_end(105, epoch=4)),
     ],
@@ -115,9 +115,9 @@ def test_what_nobody_knows_aborts_and_fences() -> None:
 def test_the_coordinator_ends_what_it_has_in_the_producers_epoch(
     state: TransactionState, epoch: int, partitions: set[TopicPartition], is_its: bool
 ) -> None:
-    known = replace(COMMITS, state=state, epoch=epoch, partitions=frozenset(partitions))
+    known = COMMITS._replace(state=state, epoch=epoch, partitions=frozenset(partitions))
     assert is_coordinated(OPEN, known) is is_its
-    assert not is_coordinated(OPEN, replace(known, producer_id=8))
+    assert not is_coordinated(OPEN, known._replace(producer_id=8))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from strandline.broker.coordination.records.offset_records import TransactionEnd
@@ -68,7 +66,7 @@ def opened(epoch: int) -> OpenTransaction:
 def test_what_is_open_in_a_log_commits_only_if_that_is_proven(
     state: TransactionState, version: TransactionVersion, epoch: int, is_committed: bool
 ) -> None:
-    known = replace(KNOWN, state=state, client_version=version)
+    known = KNOWN._replace(state=state, client_version=version)
     expected = TransactionEnd.COMMIT if is_committed else TransactionEnd.ABORT
     assert end_of_open(known, opened(epoch)) is expected
 
@@ -79,8 +77,7 @@ def test_what_nobody_knows_aborts() -> None:
 
 @pytest.mark.parametrize(("end_offset", "is_committed"), [(101, True), (100, False)])
 def test_what_began_after_the_decision_aborts(end_offset: int, is_committed: bool) -> None:
-    known = replace(
-        KNOWN,
+    known = KNOWN._replace(
         state=PREPARE_COMMIT,
         client_version=V1,
         log_ends=(LogEnd(TopicPartition("t", 0), 0, end_offset),),
@@ -100,5 +97,5 @@ def test_what_began_after_the_decision_aborts(end_offset: int, is_committed: boo
 def test_a_commit_with_the_last_epoch_is_proven_by_the_state_of_the_next_id(
     state: TransactionState, epoch: int, expected: TransactionEnd
 ) -> None:
-    known = replace(KNOWN, state=state, epoch=0, producer_id=8, previous_producer_id=7)
+    known = KNOWN._replace(state=state, epoch=0, producer_id=8, previous_producer_id=7)
     assert end_of_open(known, opened(epoch)) is expected

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,7 +51,7 @@ def known(state: TransactionState = TransactionState.EMPTY, **changes: object) -
         started_ms=NOW_MS - 10 if is_open else -1,
         updated_ms=NOW_MS - 5,
     )
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return base._replace(**changes)  # type: ignore[arg-type]
 
 
 def init(
@@ -351,7 +349,7 @@ def test_a_transaction_times_out_unless_another_coordinator_ends_it() -> None:
     current = known(TransactionState.ONGOING)
     assert not current.is_timed_out(open_since + TIMEOUT_MS)
     assert current.is_timed_out(open_since + TIMEOUT_MS + 1)
-    assert not replace(current, timeout_ms=TIMEOUT_NEVER_MS).is_timed_out(10**15)
+    assert not current._replace(timeout_ms=TIMEOUT_NEVER_MS).is_timed_out(10**15)
     assert not known().is_timed_out(10**15)
 
 
@@ -407,7 +405,7 @@ def test_no_two_transactions_of_version_2_share_an_epoch_and_no_id_goes_back(
             )
             if current is None and decision.written is not None:
                 # As if many transactions had been before.
-                decision = replace(decision, written=replace(decision.written, epoch=first_epoch))
+                decision = decision._replace(written=decision.written._replace(epoch=first_epoch))
                 mine = written(decision).identity
             elif decision.error_code is ErrorCode.NONE:
                 mine = decision.identity
