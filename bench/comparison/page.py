@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -52,6 +53,9 @@ compression, acks=1, one partition, one connection.
   records (`bench/clients/rdkafka.py`), so no Python runs for each record. The client shares the
   cores with the broker, which bounds MB/s; broker CPU does not contain it. The row "Kafka's own
   perf tools" uses Java's clients.
+- **Python and Java** are those of the distribution, as users have them. Distributions compile
+  Python with profile-guided optimization; what a Python without it costs is in the
+  [requirements](../reference/requirements.md).
 - **100 B records.** The threads of this client share one core. On two cores they wait for each
   other at the lock of their heap, and a faster broker makes them wait more
   ([why](../../bench/notes/clients.md)).
@@ -234,11 +238,17 @@ def _where(size: float) -> str:
     return textwrap.fill(
         f"Run on {datetime.now(UTC):%Y-%m-%d}: {_processor()}, {os.cpu_count()} cores,"
         f" {memory_gb:.0f} GB, Linux {platform.release()}; strandline {version('strandline')}"
-        f" (commit {_commit()}), Python {platform.python_version()}; Apache Kafka"
+        f" (commit {_commit()}), {_python()}; Apache Kafka"
         f" {kafka_version()}, {(java.stderr.splitlines() or ['no Java'])[0]}; all on loopback,"
         f" congestion control {_congestion_control()}.{amount}",
         width=100,
     )
+
+
+def _python() -> str:
+    """The version, and whether it is the distribution's, which is compiled to be fast."""
+    origin = " of the distribution" if sys.base_prefix == "/usr" else ""
+    return f"Python {platform.python_version()}{origin}"
 
 
 def _processor() -> str:

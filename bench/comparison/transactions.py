@@ -8,7 +8,7 @@ Both send the records of a transaction to all partitions in turns, commit, and s
 commit took. What a transaction needs before (its producer's identity) is done when they are made.
 
 One producer of librdkafka commits a hundred times per second at most, whatever the broker does: it
-waits for a timer of its own. So its rows have ten of them.
+waits for a timer of its own. So its rows have ten of them, and forty for small transactions.
 """
 
 from __future__ import annotations

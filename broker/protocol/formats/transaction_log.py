@@ -11,6 +11,7 @@ TransactionLogValue    v0  plain    v1  flexible; the producer ids before and af
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from strandline.broker.protocol.formats.versioned import read_struct, read_version, write_struct
@@ -83,6 +84,8 @@ class TransactionLogValue(Struct):
     log_ends: Sequence[LoggedEnds] = wire(array(LoggedEnds), "1+", tag=OWN_TAG_MIN, default=())
 
 
+# Three records of each transaction ask.
+@lru_cache(maxsize=1000)
 def encode_key(transactional_id: str) -> bytes:
     """Encodes a key, whose bytes compaction compares."""
     return write_struct(_TransactionLogKey(transactional_id=transactional_id), _KEY_VERSION)

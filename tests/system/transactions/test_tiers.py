@@ -34,7 +34,6 @@ HELD = "strandline_remote_copy_held_seconds"
 # A segment has two of them.
 VALUE_BYTES = 400_000
 TRANSACTIONS = 12
-SOON_MS = int(time.time() * 1000) + 20 * 60_000
 
 
 def value(number: int) -> bytes:
@@ -110,6 +109,12 @@ def test_committed_records_are_read_from_both_tiers(
 def test_sessions_and_lookups_by_time_read_cold_transactions_as_hot_ones(
     make_broker: MakeBroker,
 ) -> None:
+    # Later than any marker: these have the broker's time, and are found as well.
+    soon_ms = int(time.time() * 1000) + 20 * 60_000
+
+    def time_of(number: int) -> int:
+        return soon_ms + 1000 * number
+
     broker = make_broker()
     broker.start()
     with WireClient(broker.port) as client, broker.client(TOPIC) as log:
@@ -138,11 +143,6 @@ def test_sessions_and_lookups_by_time_read_cold_transactions_as_hot_ones(
         assert found(TRANSACTIONS) == -1
         assert offset_at(client, TOPIC, time_of(TRANSACTIONS)).offset == producer.base_offset
         assert values_in_session(client) == kept
-
-
-def time_of(number: int) -> int:
-    """Later than any marker: these have the broker's time, and are found as well."""
-    return SOON_MS + 1000 * number
 
 
 def values_in_session(client: WireClient) -> list[bytes]:
