@@ -98,10 +98,10 @@ from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
 from strandline.storage.tiering.audit.restoring import (
     ArchivedState,
-    is_committed,
     read_partition,
     write_partition,
 )
+from strandline.storage.tiering.partition.lost_markers import is_committed
 
 log = logging.getLogger(__name__)
 
@@ -421,7 +421,11 @@ class Restore:
         metadata.append(archive.records)
 
     def _is_committed(self, state: ArchivedState, opened: OpenTransaction) -> bool | None:
-        return is_committed(self._store, state, opened.producer.producer_id, opened.first_offset)
+        if state.manifest is None:
+            return None
+        return is_committed(
+            self._store, state.manifest, opened.producer.producer_id, opened.first_offset
+        )
 
     def _write_logs(self, log_dirs: LogDirs, archive: _Archive) -> int:
         self._progress.begin("partitions", len(archive.states))

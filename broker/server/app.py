@@ -323,7 +323,11 @@ class Broker:
             clock=self._clock,
             believed_ms=self._guard.now_ms,
             on_topic_purged=self._purges.add,
+            on_restarted=self._note_restarted_log,
         )
+
+    def _note_restarted_log(self) -> None:
+        self._transactions.note_restarted_log()
 
     # --- running -----------------------------------------------------------------------------
 

@@ -30,8 +30,11 @@ class RemoteTier:
         clock: Clock,
         believed_ms: Callable[[], TimestampMs],
         on_topic_purged: Callable[[TopicId], None],
+        on_restarted: Callable[[], None],
     ) -> None:
-        """`pace` limits downloads; `on_topic_purged` is called with the id of each purged topic."""
+        """`pace` limits downloads; `on_topic_purged` is called with the id of each purged topic,
+        `on_restarted` when a log was restarted behind its archive, before it takes appends.
+        """
         self._store = store
         self._workers = workers
         self.reader = ColdReader(store, workers.reader, config.cold_reader, pace=pace)
@@ -48,6 +51,7 @@ class RemoteTier:
             believed_ms=believed_ms,
             config=tiering,
             on_topic_purged=lambda info: on_topic_purged(info.topic_id),
+            on_restarted=on_restarted,
             # A read-only replica changes no archive, so it needs no claim.
             ownership=Ownership(OwnershipState.OURS if tiering.follows else OwnershipState.UNKNOWN),
         )

@@ -87,10 +87,10 @@ class LocalMarkers:
         return ErrorCode.NONE
 
     def open_after_crash(self) -> Iterator[OpenTransaction]:
-        """Iterates over the transactions that an unclean stop left open in partitions."""
+        """Iterates over the transactions that an unclean stop, or a lost disk, left open."""
         for partition in self._replicas.partitions():
             local = partition.log.local
-            if not local.recovery_report.clean_shutdown:
+            if local.may_lack_markers:
                 for opened in open_transactions(local):
                     if opened.first_offset < local.opened_end_offset:
                         yield opened

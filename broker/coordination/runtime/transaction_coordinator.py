@@ -20,9 +20,10 @@ after step 1 at step 2: a partition may get its marker a second time, which chan
 for no other transaction of this producer can be open in it.
 
 No other step waits for the device, so a loss of power may take the marker of step 2 and leave the
-record of step 3, or take the record that began a transaction and leave its batches. So a start
-after an unclean stop, and a folder that comes back, end what is open in a partition and not in the
-coordinator (`lost_ends.py`):
+record of step 3, or take the record that began a transaction and leave its batches. The same is
+true of a lost disk whose logs continue behind their archives. So a start after an unclean stop, a
+folder that comes back, and such a log, end what is open in a partition and not in the coordinator
+(`lost_ends.py`):
 
     4 load all transactional ids, with what was decided in such partitions
     5 append the lost end to each such partition; what nobody knows aborts
@@ -217,6 +218,8 @@ class TransactionCoordinator:
         self._left_open = self._find_left_open()
         # Whether step 5 or 6 is not done yet.
         self._is_unsettled = True
+        # Whether step 5 needs more decisions than those that step 4 has loaded.
+        self._is_outdated = False
         # Transactional ids whose state was loaded after an unclean stop, until InitProducerId.
         self._may_be_old: set[str] = set()
         self._ended_total = Counter(dict.fromkeys(Outcome, 0))
@@ -628,6 +631,14 @@ class TransactionCoordinator:
         self._ending.clear()
         self._left_open = self._find_left_open()
         self._is_unsettled = True
+        self._is_outdated = False
+        self._wake.set()
+
+    def note_restarted_log(self) -> None:
+        """A log was restarted behind its archive, which may lack markers that its disk had."""
+        self._left_open = self._find_left_open()
+        self._is_unsettled = True
+        self._is_outdated = bool(self._left_open)
         self._wake.set()
 
     def is_settling(self, partition: TopicPartition) -> bool:
@@ -769,6 +780,9 @@ class TransactionCoordinator:
             slot = self._slots.next_to_load()
             if slot is not None:
                 await self._slots.load(slot, self._now, self._loaded)
+                continue
+            if self._is_outdated:
+                self.reload()
                 continue
             self._wake.clear()
             self._settle_after_crash()

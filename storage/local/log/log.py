@@ -150,6 +150,8 @@ class LocalLog:
         self._end_offset = loaded.end_offset
         # Records from here on were appended since the log was opened.
         self.opened_end_offset: Offset = loaded.end_offset
+        # Whether the markers of transactions may be lost that are open below `opened_end_offset`.
+        self.may_lack_markers = not loaded.report.clean_shutdown
         # The row of the last clean stop, if the next one may write it again.
         self._as_resumed = self._state() if loaded.report.was_resumed else None
 
@@ -787,6 +789,11 @@ class LocalLog:
             raise
         self._names_unsynced = True
         return segment
+
+    def note_archived_records(self) -> None:
+        """Its records are from the archive, which may lack what followed them on a lost disk."""
+        self.opened_end_offset = self._end_offset
+        self.may_lack_markers = True
 
     def purge_deleted(self, now_s: float) -> int:
         """Unlinks files whose delay is over by monotonic time; returns how many.

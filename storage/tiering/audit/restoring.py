@@ -32,7 +32,6 @@ from strandline.storage.remote.manifest.open_segment import TailPart
 from strandline.storage.remote.manifest.store import ManifestPages
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.segment import meta as segment_meta
-from strandline.storage.remote.segment.index_loading import load_txn_index
 from strandline.storage.remote.segment.meta import Section
 from strandline.storage.tiering.partition.older_manifest import FolderState, compare_folder
 from strandline.storage.tiering.partition.open_segment_parts import (
@@ -117,29 +116,6 @@ def read_partition(
         folder_epoch=folder.leader_epoch,
     )
     return state if manifest.is_empty else _at_end(store, state, _last_entry(store, manifest))
-
-
-def is_committed(
-    store: ObjectStore, state: ArchivedState, producer_id: int, first_offset: Offset
-) -> bool | None:
-    """Whether a transaction was committed that began in an archived segment, None if in none.
-
-    A segment is copied when its transactions are decided, and its `.meta` lists those that were
-    aborted; the marker may be in a later segment, which is lost. Also None if these objects are
-    damaged. Raises as the store does.
-    """
-    if state.manifest is None:
-        return None
-    try:
-        entry = ManifestPages(store, pages_max=1).find(state.manifest, first_offset)
-        if entry is None:
-            return None
-        aborted = load_txn_index(store, entry)
-    except (ObjectCorrupt, ObjectNotFound):
-        return None
-    return (producer_id, first_offset) not in {
-        (one.producer_id, one.first_offset) for one in aborted
-    }
 
 
 def _last_entry(store: ObjectStore, manifest: Manifest) -> SegmentEntry:

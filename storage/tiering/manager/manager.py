@@ -81,10 +81,12 @@ class TieringManager:
         inspector: SegmentInspector | None = None,
         cleaner: CleanerProcess | None = None,
         on_topic_purged: Callable[[TopicInfo], None] | None = None,
+        on_restarted: Callable[[], None] = lambda: None,
         believed_ms: Callable[[], TimestampMs] | None = None,
         ownership: Ownership | None = None,
     ) -> None:
-        """`on_topic_purged` is called when the bucket has no object of a topic and gets none.
+        """`on_topic_purged` is called when the bucket has no object of a topic and gets none,
+        `on_restarted` when a log was restarted behind its archive, before it takes appends.
 
         `believed_ms` is the time by which tombstones expire; None: the clock's. `ownership` says
         whether the archive is this broker's; None: it is.
@@ -108,6 +110,7 @@ class TieringManager:
         # Of removed topics, so that a sum over all never decreases.
         self.departed = TopicCounters()
         self._on_topic_purged = on_topic_purged
+        self._on_restarted = on_restarted
         self._pages = ManifestPages(store)
         self._gate = ReadGate(reads_max=config.reads_max, quota=self.fetch_quota)
         self._inspector = inspector or SegmentInspector(clock)
@@ -187,6 +190,7 @@ class TieringManager:
             threads=self._threads,
             health=self.health,
             changes=self.changes,
+            on_restarted=self._on_restarted,
         )
         partition = PartitionTiering(
             owner,

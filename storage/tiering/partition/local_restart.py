@@ -13,7 +13,7 @@ too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from strandline.storage.local.log.log import LocalLog
@@ -43,14 +43,21 @@ async def restart_behind(
     manifest: Manifest,
     *,
     threads: MetadataThreads,
+    on_restarted: Callable[[], None],
 ) -> None:
     """Restarts the local log if it ends below the archive, and appends the missing parts of the
-    open segment.
+    open segment; `on_restarted` is called if this changed the log.
 
     Raises StorageError; the caller starts over, and the log takes no appends until then.
     """
-    await _begin_anew(unified_log, remote, manifest, threads=threads)
-    await _append_tail(unified_log, remote, manifest, threads=threads)
+    end_offset = unified_log.local.end_offset
+    try:
+        await _begin_anew(unified_log, remote, manifest, threads=threads)
+        await _append_tail(unified_log, remote, manifest, threads=threads)
+    finally:
+        if unified_log.local.end_offset > end_offset and not remote.is_followed:
+            unified_log.local.note_archived_records()
+            on_restarted()
 
 
 async def _begin_anew(

@@ -26,6 +26,7 @@ from strandline.storage.crash_points import (
     crash_point,
 )
 from strandline.storage.errors import AccessDenied, CorruptFile, StoreFull
+from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.local.log import diverged_records
 from strandline.storage.local.log_dirs import missing_folder_mark
 from strandline.storage.model import Epoch, TopicIdPartition
@@ -44,6 +45,7 @@ from strandline.storage.tiering.partition.divergence import (
     take_away_own,
 )
 from strandline.storage.tiering.partition.local_restart import restart_behind
+from strandline.storage.tiering.partition.lost_markers import end_open_transaction, is_committed
 from strandline.storage.tiering.partition.older_manifest import compare_folder
 from strandline.storage.tiering.partition.topic_registration import TopicRegistration
 from strandline.storage.tiering.policy.archive_state import ArchiveState
@@ -67,9 +69,11 @@ class ManifestOwner:
         threads: MetadataThreads,
         health: StoreHealth,
         changes: ChangeWriter,
+        on_restarted: Callable[[], None],
     ) -> None:
         """`past_generation` is that of the partition's earlier archive; empty: unknown. `changes`
-        announces commits to replicas.
+        announces commits to replicas. `on_restarted` is called when the log was restarted behind
+        the archive, before it takes appends.
         """
         self.log = unified_log
         self.remote = remote
@@ -80,6 +84,7 @@ class ManifestOwner:
         self.threads = threads
         self._health = health
         self._changes = changes
+        self._on_restarted = on_restarted
         self._past_generation = past_generation
         # A manifest that was read but not claimed; a claim may be tried with it once.
         self._unclaimed: StoredManifest | None = None
@@ -368,7 +373,14 @@ class ManifestOwner:
         # After a failure the next step retries, and until then the log takes no appends.
         self.life.move(ArchiveState.RESTARTING)
         if manifest is not None:
-            await restart_behind(self.log, self.remote, manifest, threads=self.threads)
+            await restart_behind(
+                self.log,
+                self.remote,
+                manifest,
+                threads=self.threads,
+                on_restarted=self._on_restarted,
+            )
+            await self._end_as_archived(manifest)
         if self._is_set_aside and not self.life.is_detached():
             self.life.move(ArchiveState.RE_APPENDING)
             crash_point(GIVE_BACK_AFTER_RESTART)
@@ -376,6 +388,31 @@ class ManifestOwner:
             self._is_set_aside = False
         if self.remote.is_followed and manifest is not None and not manifest.is_empty:
             self.log.drop_archived(manifest.end_offset)
+
+    async def _end_as_archived(self, manifest: Manifest) -> None:
+        """Writes the lost markers of transactions that began in archived segments.
+
+        Readers of the archive have seen their outcomes.
+        """
+        if self.remote.is_followed:
+            return
+        for opened in self.log.local.producers.open_entries():
+            call = partial(
+                is_committed,
+                self.threads.store,
+                manifest,
+                opened.producer_id,
+                opened.transaction_first_offset,
+            )
+            outcome = await self.threads.run(call)
+            if outcome is None or self.life.is_detached():
+                return
+            end_open_transaction(
+                self.log.local,
+                opened,
+                MarkerType.COMMIT if outcome else MarkerType.ABORT,
+                leader_epoch=self.leader_epoch,
+            )
 
     def __repr__(self) -> str:
         return f"<ManifestOwner {self.remote!r} epoch={self.leader_epoch}>"

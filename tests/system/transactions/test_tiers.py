@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from strandline.broker.cli import main
 from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.support.broker import eventually
+from tests.support.fault_proxy import FaultProxy
 from tests.support.metrics import METRICS_ON, metric, metrics_port, samples
 from tests.support.wire import WireClient
 from tests.system.calls import (
@@ -22,6 +24,7 @@ from tests.system.calls import (
 from tests.system.tiers.conftest import MakeBroker, archive, make_broker
 from tests.system.tiers.tiered_broker import FREE_LOCALLY, TIERED, WAIT_S, Archive
 from tests.system.transactions.committed import READ_COMMITTED, committed_values, take_committed
+from tests.system.transactions.going_on import write_on
 from tests.system.transactions.wire_producer import WireProducer
 
 __all__ = ["archive", "make_broker"]
@@ -170,3 +173,80 @@ def values_in_session(client: WireClient) -> list[bytes]:
 
     assert eventually(is_at_end, timeout_s=WAIT_S)
     return values
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("is_commit", [True, False], ids=["committed", "aborted"])
+def test_a_partition_that_is_lost_from_its_disk_ends_a_transaction_as_its_coordinator_did(
+    make_broker: MakeBroker,
+    archive: Archive,
+    fault_proxy: FaultProxy,
+    version: int,
+    is_commit: bool,
+) -> None:
+    """The bucket has its records in the open segment, and not its marker."""
+    broker = make_broker(
+        endpoint_url=fault_proxy.endpoint_url,
+        settings={"strandline.remote.active.segment.upload.ms": "200"},
+    )
+    broker.start()
+    with WireClient(broker.port) as client:
+        create_topic(client, TOPIC, 1, TIERED)
+        producer = WireProducer(client, "tx", version=version)
+        producer.begin()
+        producer.send(TOPIC, b"first")
+        assert producer.commit() is ErrorCode.NONE
+        producer.send(TOPIC, b"decided")
+        end_offset = fetch(client, TOPIC, 0).high_watermark
+        eventually(lambda: tail_end(archive) == end_offset, timeout_s=WAIT_S)
+        fault_proxy.go_away()
+        assert producer.end(is_commit=is_commit) is ErrorCode.NONE
+    if version == 1:
+        broker.kill()
+    else:
+        broker.stop()
+    shutil.rmtree(broker.data / f"{TOPIC}-0")
+    fault_proxy.come_back()
+    broker.start()
+    kept = [b"first", b"decided"] if is_commit else [b"first"]
+    with WireClient(broker.port) as client:
+        eventually(lambda: is_stable_from(client, end_offset), timeout_s=WAIT_S)
+        assert committed_values(client, TOPIC) == kept
+        producer.client = client
+        write_on(producer, TOPIC, [b"later"], refused_max=1)
+        assert committed_values(client, TOPIC) == [*kept, b"later"]
+
+
+@pytest.mark.parametrize("is_commit", [True, False], ids=["committed", "aborted"])
+def test_a_partition_that_is_lost_with_its_coordinator_ends_a_transaction_as_the_archive_has_it(
+    make_broker: MakeBroker, archive: Archive, is_commit: bool
+) -> None:
+    broker = make_broker()
+    broker.start()
+    with WireClient(broker.port) as client:
+        create_topic(client, TOPIC, 1, TIERED)
+        producer = WireProducer(client, "tx", version=2)
+        producer.begin()
+        for number in range(4):
+            producer.send(TOPIC, value(number))
+        assert producer.end(is_commit=is_commit) is ErrorCode.NONE
+        eventually(lambda: archive.end_offset(TOPIC) > 0, timeout_s=WAIT_S)
+        archived = [value(number) for number in range(archive.end_offset(TOPIC))]
+    broker.kill()
+    for folder in (*broker.data.glob(f"{TOPIC}-*"), *broker.data.glob("__transaction_state-*")):
+        shutil.rmtree(folder)
+    broker.start()
+    with WireClient(broker.port) as client:
+        eventually(lambda: is_stable_from(client, len(archived) + 1), timeout_s=WAIT_S)
+        assert committed_values(client, TOPIC) == (archived if is_commit else [])
+
+
+def tail_end(archive: Archive) -> int:
+    manifest = archive.manifest(TOPIC)
+    return 0 if manifest is None else manifest.tail_end_offset
+
+
+def is_stable_from(client: WireClient, offset: int) -> bool:
+    """Whether the partition has records from that offset on, and none is undecided."""
+    answer = fetch(client, TOPIC, 0)
+    return answer.high_watermark >= offset and answer.last_stable_offset == answer.high_watermark
