@@ -113,7 +113,8 @@ class Cleaning:
             for segment in self._request.segments
             if segment.base_offset < statistics.next_dirty_offset
         ]
-        transactions = CleanedTransactions(self._request.aborted)
+        start_offset = self._request.segments[0].base_offset
+        transactions = CleanedTransactions(self._request.aborted, start_offset=start_offset)
         config, starts = self._request.config, self._request.group_starts
         for group in group_segments(segments, config, group_starts=starts):
             yield CleanedGroup(sources=group, facts=self._clean_group(group, transactions))

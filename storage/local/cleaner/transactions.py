@@ -3,8 +3,9 @@
 One pass over the log, from its start, one batch after the other:
 
     data of an aborted transaction    dropped
-    its marker                        kept if the pass saw data of it, with its entry in the
-                                      transaction index: readers need both to skip that data
+    its marker                        kept if the pass saw data of it, or began behind its first
+                                      record, with its entry in the transaction index: readers need
+                                      both to skip that data
     data of a committed transaction   compacted like other data
     its marker                        kept while the transaction has data
 
@@ -21,15 +22,19 @@ from collections import deque
 from collections.abc import Iterable
 
 from strandline.storage.local.formats.producer_state import MarkerType, TransactionMarker
-from strandline.storage.model import AbortedTransaction
+from strandline.storage.model import AbortedTransaction, Offset
 from strandline.storage.records.batch.batch import BatchHeader
 
 
 class CleanedTransactions:
     """The transactions that are open at the position of the pass."""
 
-    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """`aborted` are those that touch the range of the pass, in any order."""
+    def __init__(self, aborted: Iterable[AbortedTransaction], *, start_offset: Offset = 0) -> None:
+        """`aborted` are those that touch the range of the pass, in any order.
+
+        `start_offset` is where the pass begins; records before it are read as they are.
+        """
+        self._start_offset = start_offset
         self._waiting = deque(sorted(aborted, key=lambda entry: entry.first_offset))
         # Open aborted transactions by producer id, and the producers whose data the pass has seen.
         self._aborted: dict[int, AbortedTransaction] = {}
@@ -84,7 +89,9 @@ class CleanedTransactions:
         while self._waiting and self._waiting[0].first_offset <= offset:
             entry = self._waiting.popleft()
             self._end_below(entry.producer_id, entry.first_offset)
-            self._aborted.setdefault(entry.producer_id, entry)
+            begun = self._aborted.setdefault(entry.producer_id, entry)
+            if begun.first_offset < self._start_offset:
+                self._aborted_with_data.add(entry.producer_id)
 
     def _end_below(self, producer_id: int, offset: int) -> None:
         """Ends the producer's aborted transaction if its marker lay below `offset`."""

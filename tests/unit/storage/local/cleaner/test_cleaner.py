@@ -112,6 +112,25 @@ def test_markers_go_when_nothing_of_their_transaction_is_left(
     assert log.table() == {b"k0": b"2", b"k1": b"2", b"more": b"x"}
 
 
+def test_an_abort_stays_known_while_archived_records_of_it_are_read_from_this_disk(
+    tmp_path: Path,
+) -> None:
+    """The topic became compacted when these were archived: the cleaner leaves them as they are."""
+    log = CompactedLog(tmp_path)
+    log.append((b"a", b"kept"))
+    log.append((b"a", b"aborted"), producer_id=7, producer_epoch=0, base_sequence=0,
+               transactional=True)  # fmt: skip
+    log.seal()
+    archived_below = log.log.end_offset
+    log.log.archived_below = lambda: archived_below
+    append_marker(log.log, MarkerType.ABORT, producer_id=7)
+    for number in range(3):
+        log.append((b"b", b"%d" % number))
+        log.seal_and_clean()
+        assert [r.value for r in log.committed()] == [b"kept", b"%d" % number]
+        log.clock.advance_ms(CONFIG.delete_retention_ms)
+
+
 @ENGINES
 def test_the_last_batch_of_a_producer_stays_as_a_header(tmp_path: Path, compiled: bool) -> None:
     log = CompactedLog(tmp_path, compiled=compiled)
