@@ -15,7 +15,8 @@ not know it at all, and nobody would ever end it. The first start after that doe
 A record of PREPARE is T's if it is the first of T's producer whose log end lies behind T's first
 batch, in T's leader epoch or a later one. An earlier epoch may have had the same offsets for other
 records, which were lost. A transaction that began behind the log end is a later one of the same
-producer, whose own record is lost.
+producer, whose own record is lost. In version 2 the epoch must fit too: T's own record may be
+compacted away, and a new topic has the name and the offsets of a deleted one.
 """
 
 from __future__ import annotations
@@ -70,6 +71,13 @@ class DecidedEnd:
 
     log_end: LogEnd
     ending: Ending
+    bumps_epoch: bool
+
+    def may_be_of(self, producer: ProducerIdentity) -> bool:
+        """Whether the transaction may be one of this producer, in this epoch."""
+        decided = self.ending.producer
+        epochs = (*_ending_epochs(producer, bumps_epoch=self.bumps_epoch), PRODUCER_EPOCH_MAX)
+        return decided.producer_id == producer.producer_id and decided.epoch in epochs
 
 
 def decided_ends(transaction: Transaction) -> Iterable[DecidedEnd]:
@@ -77,7 +85,11 @@ def decided_ends(transaction: Transaction) -> Iterable[DecidedEnd]:
     is_commit = transaction.state is TransactionState.PREPARE_COMMIT
     end = TransactionEnd.COMMIT if is_commit else TransactionEnd.ABORT
     for log_end in transaction.log_ends:
-        yield DecidedEnd(log_end, Ending(transaction.identity, end))
+        yield DecidedEnd(
+            log_end,
+            Ending(transaction.identity, end),
+            bumps_epoch=transaction.client_version.bumps_epoch,
+        )
 
 
 def end_again(opened: OpenTransaction, decided: Iterable[DecidedEnd]) -> Ending | None:
@@ -85,8 +97,7 @@ def end_again(opened: OpenTransaction, decided: Iterable[DecidedEnd]) -> Ending 
     later = [
         one
         for one in decided
-        if one.ending.producer.producer_id == opened.producer.producer_id
-        and opened.began_before(one.log_end)
+        if one.may_be_of(opened.producer) and opened.began_before(one.log_end)
     ]
     if not later:
         return None
@@ -107,11 +118,10 @@ def is_coordinated(opened: OpenTransaction, transaction: Transaction) -> bool:
         return False
     if transaction.state is TransactionState.ONGOING:
         return transaction.epoch == opened.producer.epoch
-    # A new epoch may have fenced the producer.
-    epochs = (opened.producer.epoch, _next_epoch(opened.producer).epoch)
     return (
         transaction.state.is_ending
-        and transaction.epoch in epochs
+        and transaction.epoch
+        in _ending_epochs(opened.producer, bumps_epoch=transaction.client_version.bumps_epoch)
         and not is_later(opened, transaction)
     )
 
@@ -122,6 +132,13 @@ def is_later(opened: OpenTransaction, ending: Transaction) -> bool:
         one.partition == opened.partition and not opened.began_before(one)
         for one in ending.log_ends
     )
+
+
+def _ending_epochs(producer: ProducerIdentity, *, bumps_epoch: bool) -> tuple[int, ...]:
+    """Returns the epochs in which a transaction of this producer ends."""
+    next_epoch = _next_epoch(producer).epoch
+    # Without a new epoch for each end, one may still have fenced the producer.
+    return (next_epoch,) if bumps_epoch else (producer.epoch, next_epoch)
 
 
 def _next_epoch(producer: ProducerIdentity) -> ProducerIdentity:
