@@ -312,6 +312,8 @@ class _Shadow:
     def __init__(self) -> None:
         self.live = LiveRecords()
         self.next_offset: Offset | None = None
+        # The log that was read.
+        self.local: LocalLog | None = None
         # When the log was last read to its end.
         self.read_s = 0.0
         self.written_offset: Offset = -1
@@ -466,8 +468,11 @@ class GroupArchive:
         shadow = self._shadows.setdefault((unified_log.topic_id, number), _Shadow())
         end_offset = unified_log.end_offset
         now_s = self._clock.monotonic_s()
-        if shadow.next_offset is None:
-            shadow.next_offset = unified_log.log_start_offset
+        if shadow.local is not unified_log.local:
+            # After its folder was offline, a log may have other records at these offsets.
+            shadow.local, shadow.written_offset = unified_log.local, -1
+            shadow.live, shadow.next_offset = LiveRecords(), unified_log.log_start_offset
+        assert shadow.next_offset is not None, unified_log
         if end_offset == shadow.written_offset or end_offset == shadow.next_offset == 0:
             shadow.read_s = now_s
             return None

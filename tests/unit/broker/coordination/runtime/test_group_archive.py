@@ -249,22 +249,44 @@ def test_groups_whose_tombstones_were_compacted_away_unread_are_gone(tmp_path: P
 
     async def run() -> None:
         store, clock = MemoryStore(), ManualClock()
-        before, compacted = open_log(tmp_path / "before"), open_log(tmp_path / "compacted")
-        for log, offset, group in ((before, 0, "gone"), (compacted, 2, "later")):
-            records = memoryview(bytearray(batch(offset, [commit(group, 1)])))
-            log.append(records, leader_epoch=0, origin=AppendOrigin.REPLICATION)
-        logs = [UnifiedLog(before)]
+        log = open_log(tmp_path / "log")
+        append(log, [commit("gone", 1)])
         with ThreadPoolExecutor(1) as executor:
+            logs = [UnifiedLog(log)]
             archive = GroupArchive(store, lambda: logs, executor=executor, clock=clock)
             assert await archive.run_once() == 1
-            logs[:] = [UnifiedLog(compacted)]
-            clock.advance_ms(compacted.config.delete_retention_ms)
+            # Its tombstone was at offset 1.
+            log.reset_to(2)
+            logs[:] = [UnifiedLog(log)]
+            append(log, [commit("later", 1)])
+            clock.advance_ms(log.config.delete_retention_ms)
             assert await archive.run_once() == 1
         found = read_group_state(store, 0)
         assert found is not None
         assert [record.key for record in found] == [commit("later", 1)[0]]
 
     asyncio.run(run())
+
+
+def test_what_a_log_lost_while_its_folder_was_offline_leaves_the_bucket(tmp_path: Path) -> None:
+    async def scenario(executor: ThreadPoolExecutor) -> None:
+        store = MemoryStore()
+        log = UnifiedLog(open_log(tmp_path / "log"))
+        archive = GroupArchive(store, lambda: [log], executor=executor, clock=ManualClock())
+
+        async def archived(*groups: str) -> set[tuple[bytes, bytes]]:
+            for group in groups:
+                append(log.local, [commit(group, 5)])
+            await archive.run_once()
+            state = read_group_state(store, 0)
+            return {(one.key, one.value) for one in state or ()}
+
+        assert await archived("a", "b") == {commit("a", 5), commit("b", 5)}
+        log.replace_local(open_log(tmp_path / "came-back"))
+        assert await archived("a", "c") == {commit("a", 5), commit("c", 5)}
+
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.run(scenario(executor))
 
 
 def test_a_late_write_of_a_dead_broker_does_not_stop_its_successor(tmp_path: Path) -> None:
