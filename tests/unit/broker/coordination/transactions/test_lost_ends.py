@@ -80,9 +80,9 @@ def test_an_end_has_the_identity_that_its_marker_had() -> None:
         # Of a time when other records had these offsets; those are lost.
         (COMMITS, log_end(105, epoch=4)),
         # Of the transaction before, in a deleted topic of that name, and of the one after it.
-        (replace(BUMPED, epoch=3), log_end(105)),
-        (replace(BUMPED, epoch=5), log_end(105)),
-        (replace(COMMITS, epoch=2), log_end(105)),
+        (BUMPED._replace(epoch=3), log_end(105)),
+        (BUMPED._replace(epoch=5), log_end(105)),
+        (COMMITS._replace(epoch=2), log_end(105)),
     ],
 )
 def test_the_decision_on_another_transaction_proves_nothing(
@@ -126,11 +126,11 @@ def test_the_coordinator_ends_what_it_has_in_the_producers_epoch(
 
 def test_an_end_in_the_producers_own_epoch_is_that_of_its_transaction_before_in_version_2() -> None:
     assert is_coordinated(OPEN, BUMPED)
-    assert not is_coordinated(OPEN, replace(BUMPED, epoch=3))
+    assert not is_coordinated(OPEN, BUMPED._replace(epoch=3))
 
 
 def test_a_decision_on_a_retired_producer_is_that_on_its_transaction() -> None:
-    retired = decided(replace(ABORTS, epoch=PRODUCER_EPOCH_MAX), log_end(105))
+    retired = decided(ABORTS._replace(epoch=PRODUCER_EPOCH_MAX), log_end(105))
     assert end_again(OPEN, decided_ends(retired)) == Ending(
         ProducerIdentity(7, PRODUCER_EPOCH_MAX), ABORT
     )
