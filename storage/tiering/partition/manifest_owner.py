@@ -25,7 +25,13 @@ from strandline.storage.crash_points import (
     GIVE_BACK_AFTER_RESTART,
     crash_point,
 )
-from strandline.storage.errors import AccessDenied, CorruptFile, StoreFull
+from strandline.storage.errors import (
+    AccessDenied,
+    CorruptFile,
+    StorageError,
+    StoreFull,
+    TierUnavailable,
+)
 from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.local.log import diverged_records
 from strandline.storage.local.log_dirs import missing_folder_mark
@@ -392,9 +398,11 @@ class ManifestOwner:
     async def _end_as_archived(self, manifest: Manifest) -> None:
         """Writes the lost markers of transactions that began in archived segments.
 
-        Readers of the archive have seen their outcomes.
+        Readers of the archive have seen their outcomes. An archive that may be another broker's
+        tells nothing: it may have other records at these offsets.
         """
-        if self.remote.is_followed:
+        is_ours = self.life.ownership.is_ours and manifest.leader_epoch <= self.leader_epoch
+        if self.remote.is_followed or not is_ours:
             return
         for opened in self.log.local.producers.open_entries():
             call = partial(
@@ -404,7 +412,13 @@ class ManifestOwner:
                 opened.producer_id,
                 opened.transaction_first_offset,
             )
-            outcome = await self.threads.run(call)
+            try:
+                outcome = await self.threads.run(call)
+            except TierUnavailable:
+                raise
+            except StorageError:
+                # It would fail again. The log has to take appends, and the coordinator decides.
+                return
             if outcome is None or self.life.is_detached():
                 return
             end_open_transaction(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from dataclasses import replace
 from functools import partial
@@ -378,6 +379,48 @@ async def test_a_replica_that_could_not_go_on_behind_the_archive_tries_again_wit
                 await replica.manager.run_once()
             assert replica.log.end_offset == origin.log.end_offset
             assert not replica.log.has_unknown_extent
+
+
+async def archive_without_marker(rig: Rig, kind: MarkerType) -> None:
+    """Archives a segment in which a transaction began, and not the one with its end."""
+    producer = Producer(rig, 7)
+    producer.send()
+    rig.roll()
+    producer.end(kind)
+    await rig.settle()
+    assert rig.archived == [(0, 1)]
+
+
+@asynchronous
+@pytest.mark.parametrize("kind", MarkerType)
+async def test_a_log_that_lost_a_marker_ends_the_transaction_as_its_archived_segment_has_it(
+    tmp_path: Path, kind: MarkerType
+) -> None:
+    async with Rig(tmp_path) as rig:
+        await archive_without_marker(rig, kind)
+        await rig.lose_disk()
+        await rig.settle()
+        local = rig.log.local
+        assert rig.log.last_stable_offset == rig.log.end_offset == 2
+        assert bool(local.aborted_transactions(0, 2)) is (kind is MarkerType.ABORT)
+
+
+@asynchronous
+@pytest.mark.parametrize("reason", ["lost", "claimed"])
+async def test_the_archive_of_another_broker_ends_no_transaction_of_this_disk(
+    tmp_path: Path, reason: str
+) -> None:
+    async with Rig(tmp_path, leader_epoch=5) as rig:
+        await archive_without_marker(rig, MarkerType.COMMIT)
+        shutil.rmtree(rig.folder)
+        rig.folder.mkdir()
+        rig.leader_epoch = 1
+        await rig.crash(start=False)
+        Producer(rig, 7).send()
+        if reason == "lost":
+            rig.ownership.lose("somebody else")
+        await rig.settle()
+        assert rig.log.last_stable_offset == 0
 
 
 @asynchronous
