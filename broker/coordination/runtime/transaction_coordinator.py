@@ -314,6 +314,9 @@ class TransactionCoordinator:
         """Adds partitions to the producer's transaction, which begins with the first of them."""
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
+        if self._left_open and any(map(self.is_settling, partitions)):
+            # Step 5 would take what is open there for a part of this transaction.
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         try:
             slot = self._slot_of(transactional_id)
             if slot is None:

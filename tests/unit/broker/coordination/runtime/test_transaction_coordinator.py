@@ -359,6 +359,35 @@ def test_a_transaction_does_not_end_before_it_is_known_whether_it_has_lost_a_par
     play(scenario)
 
 
+def test_no_transaction_begins_in_a_partition_before_the_one_that_is_open_there_has_its_end() -> (
+    None
+):
+    """Nobody knows that one: the coordinator would take it for a part of the new one."""
+
+    async def scenario(world: TransactionWorld) -> None:
+        world.markers.left_open = [
+            OpenTransaction(
+                partition=A,
+                producer=ProducerIdentity(0, 0),
+                first_offset=0,
+                leader_epoch=0,
+                coordinator_epoch=0,
+            )
+        ]
+        coordinator = world.transactions()
+        producer = await begin_again(coordinator)
+        assert producer == world.markers.left_open[0].producer
+        code = coordinator.add_partitions("tx", producer, {A, B}, V1)
+        assert code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        running = asyncio.create_task(coordinator.run())
+        while coordinator.is_settling(A):
+            await asyncio.sleep(0.002)
+        assert world.markers.written == [(A, ABORT, ProducerIdentity(0, 1))]
+        running.cancel()
+
+    play(scenario)
+
+
 def raise_disk_error(*_args: object, **_kwargs: object) -> None:
     raise DiskError("full")
 
