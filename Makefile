@@ -227,6 +227,18 @@ check-table-readers: $(DEV) java $(MINISTACK) $(TABLE_READERS) ## tables read by
 	PYTHONPATH=$(abspath $(dir $(TABLE_READERS)))/python SPARK_HOME=$(abspath $(dir $(TABLE_READERS)))/python/pyspark \
 		STRANDLINE_TABLE_READERS=$(abspath $(dir $(TABLE_READERS)))/jars $(PYTEST) tests/spark/check_table_readers.py --durations=5
 
+# Apache Iceberg's own REST catalog; `make test` has a stand-in for it.
+ICEBERG_REST := bench-data/iceberg-rest/.installed
+
+$(ICEBERG_REST): tests/system/tables/iceberg-rest.xml
+	@scripts/java-libraries $< $(@D)
+	@touch $@
+
+.PHONY: check-catalogs
+check-catalogs: $(DEV) java $(MINISTACK) $(ICEBERG_REST) ## tables in Apache Iceberg's own REST catalog, beside our stand-in for it (0.2 GB)
+	STRANDLINE_ICEBERG_REST=$(dir $(ICEBERG_REST)) $(PYTEST) -k "rest or apache" \
+		tests/system/tables/test_catalogs.py tests/system/tables/test_crashes.py --durations=5
+
 .PHONY: check-installs
 check-installs: $(DEV) ## pip, pipx and uvx install a checkout and the wheel, with each Python of this machine
 	$(PYTEST) tests/packaging/check_installs.py -s

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from pyiceberg.catalog import Catalog
@@ -17,12 +18,14 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     TableAlreadyExistsError,
 )
-from pyiceberg.io import load_file_io
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.table import CommitTableResponse, Table, TableProperties, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import NullOrder
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.utils.properties import property_as_bool
 
 from strandline.spark_lake.table.errors import (
     CommitConflict,
@@ -74,6 +77,20 @@ class _CommitOnce:
             return self._catalog.commit_table(table, requirements, updates)
         except CommitFailedException as error:
             raise CommitConflict(str(error)) from error
+
+    def _delete_old_metadata(
+        self, io: FileIO, base: TableMetadata, metadata: TableMetadata
+    ) -> None:
+        """Called by pyiceberg after a commit; its own warns of each file that is gone already.
+
+        Some REST catalogs delete old metadata themselves. What stays here is an orphan.
+        """
+        name = TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED
+        if property_as_bool(metadata.properties, name, False):
+            named = {one.metadata_file for one in metadata.metadata_log}
+            for path in {one.metadata_file for one in base.metadata_log} - named:
+                with suppress(OSError):
+                    io.delete(path)
 
 
 class IcebergStore:

@@ -28,7 +28,8 @@ JOB = REPOSITORY / "tests" / "system" / "tables" / "table_job.py"
 class BucketTable:
     """Topic `orders`, whose values go to `lake.orders`, or to its second table."""
 
-    def __init__(self, bucket: S3Bucket, folder: Path) -> None:
+    def __init__(self, bucket: S3Bucket, folder: Path, catalog: str | None = None) -> None:
+        """`catalog` None is a database."""
         self.bucket = bucket
         self.archive = ArchiveBuilder(folder / "archive")
         self.archive.add_topic("orders", partitions=2)
@@ -36,7 +37,7 @@ class BucketTable:
             "remote": bucket.url,
             "topic": "orders",
             "table": "lake.orders",
-            "catalog": f"sqlite:///{folder / 'catalog.db'}",
+            "catalog": catalog or f"sqlite:///{folder / 'catalog.db'}",
             "options": {
                 "s3.endpoint.url": bucket.endpoint_url,
                 "valueFormat": "json",

@@ -1,25 +1,25 @@
-"""Syncs over each kind of catalog, in a process of its own: REST, and Glue as moto's server has it.
+"""Syncs over each kind of catalog, in a process of its own; tests/support/catalogs.py has them.
 
 A proxy stands before the catalog, and breaks answers to commits.
 """
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.table import TableProperties
 
 from strandline.spark_lake.table.errors import TableUnavailable
 from strandline.spark_lake.table.run import TableRun
-from tests.contract.stores import moto_command
+from tests.support.catalogs import GLUE, REST, apache_kinds, catalog_server
 from tests.support.fault_proxy import Action, FaultProxy, Rule
-from tests.support.ministack import REPOSITORY, ServerProcess
-from tests.support.ports import ReservedPort
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder
+from tests.unit.spark_lake.table.random_history import TableHistory, UpsertHistory
 from tests.unit.spark_lake.table.rig import (
     NoProgress,
     add_rows,
@@ -30,11 +30,10 @@ from tests.unit.spark_lake.table.rig import (
     named_files,
     rows_of,
 )
+from tests.unit.spark_lake.table.test_histories import run as run_history
 from tests.unit.spark_lake.table.test_upkeep import NOW
 
 pytestmark = pytest.mark.slow
-
-REST, GLUE = "rest", "glue"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,22 +65,14 @@ class CatalogUnderTest:
         )
 
 
-def _rest_command(port: int, folder: Path) -> list[str]:
-    program = REPOSITORY / "tests" / "support" / "run_iceberg_rest.py"
-    return [sys.executable, "-P", str(program), str(port), f"sqlite:///{folder / 'rest.db'}"]
-
-
-@pytest.fixture(params=[REST, GLUE])
+@pytest.fixture(params=[REST, *apache_kinds(), GLUE])
 def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CatalogUnderTest]:
-    is_rest = request.param == REST
-    port = ReservedPort()
-    command = _rest_command(port.number, tmp_path) if is_rest else moto_command(port.number)
-    server = ServerProcess(command, port=port, log_path=tmp_path / "catalog.log", environment={})
-    with server, FaultProxy(port.number) as proxy:
-        if is_rest:
-            given: dict[str, Any] = {"catalog": proxy.endpoint_url}
-        else:
-            properties: dict[str, Any] = {
+    is_glue = request.param == GLUE
+    server = catalog_server(request.param, tmp_path)
+    with server, FaultProxy(server.port) as proxy:
+        given: dict[str, Any] = {"catalog": proxy.endpoint_url}
+        if is_glue:
+            properties = {
                 "type": "glue",
                 "glue.endpoint": proxy.endpoint_url,
                 "glue.region": "us-east-1",
@@ -89,7 +80,7 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CatalogU
                 "glue.max-retries": 2,
             }
             given = {"catalog": "analytics", "catalog_properties": properties}
-        yield CatalogUnderTest(proxy=proxy, given=given, commit_number=0 if is_rest else 1)
+        yield CatalogUnderTest(proxy=proxy, given=given, commit_number=1 if is_glue else 0)
 
 
 @pytest.fixture
@@ -166,3 +157,49 @@ def test_a_catalog_that_is_away_is_named_and_a_later_sync_goes_on(
         run.sync(NoProgress())
     catalog.proxy.come_back()
     assert catalog.sync(orders).rows == 160
+
+
+def test_old_metadata_goes_and_no_commit_warns_of_what_the_catalog_has_deleted_itself(
+    orders: ArchiveBuilder, catalog: CatalogUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = catalog.run(orders)
+    run.sync(NoProgress())
+    with iceberg(run).transaction() as transaction:
+        transaction.set_properties({TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "1"})
+    # pyiceberg's own commit has warned.
+    caplog.clear()
+    for base in (80, 120, 160):
+        add_rows(orders, base=base)
+        catalog.sync(orders)
+    folder = orders.path.with_name("archive-tables")
+    assert len(list(folder.rglob("*.metadata.json"))) == 2
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING] == []
+
+
+def test_a_first_sync_takes_the_namespace_and_the_table_that_another_makes_at_the_same_moment(
+    orders: ArchiveBuilder, catalog: CatalogUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = catalog.run(orders)
+    store: Any = run.store
+    create_namespace = store._catalog.create_namespace
+
+    def second_is_first(*given: Any) -> None:
+        monkeypatch.setattr(store._catalog, "create_namespace", create_namespace)
+        catalog.sync(orders)
+        create_namespace(*given)
+
+    monkeypatch.setattr(store._catalog, "create_namespace", second_is_first)
+    run.sync(NoProgress())
+    assert rows_of(run) == every(range(80))
+    assert named_files(run) == sorted(data_files(orders))
+
+
+@pytest.mark.parametrize("history", [TableHistory, UpsertHistory])
+def test_a_table_has_the_archives_rows_whatever_happens(
+    tmp_path: Path, catalog: CatalogUnderTest, history: type[TableHistory]
+) -> None:
+    """Evolution, deaths at any step, two writers, lost answers, maintenance and its retention."""
+    seed = 1
+    made = history(tmp_path, seed)
+    made.more = {**made.more, **catalog.given}
+    run_history(made, seed)

@@ -1,7 +1,11 @@
-"""Archive and table in one bucket: processes are killed, no row is lost or twice, no file stays."""
+"""Archive and table in one bucket: processes are killed, no row is lost or twice, no file stays.
+
+`make check-catalogs` runs them over Apache Iceberg's REST catalog too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,7 @@ import pytest
 from strandline.storage.crash_points import CRASH_POINTS, EXIT_STATUS_KILLED
 from tests.conftest import S3Bucket
 from tests.support.broker import eventually
+from tests.support.catalogs import apache_kinds, bucket_properties, catalog_server
 from tests.system.tables.bucket_table import BucketTable
 from tests.unit.spark_lake.table.rig import every, rows_of
 from tests.unit.spark_lake.table.test_rejected import parses, rejected_rows
@@ -18,11 +23,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.crash]
 TABLE_POINTS = [point for point in CRASH_POINTS if point.startswith("table.")]
 UPKEEP_POINTS = [point for point in CRASH_POINTS if point.startswith("upkeep.")]
 WAIT_S = 60
+DATABASE = "database"
 
 
-@pytest.fixture
-def table(s3_bucket: S3Bucket, tmp_path: Path) -> BucketTable:
-    return BucketTable(s3_bucket, tmp_path)
+@pytest.fixture(params=[DATABASE, *apache_kinds()])
+def table(
+    request: pytest.FixtureRequest, s3_bucket: S3Bucket, tmp_path: Path
+) -> Iterator[BucketTable]:
+    if request.param == DATABASE:
+        yield BucketTable(s3_bucket, tmp_path)
+        return
+    properties = bucket_properties(s3_bucket.endpoint_url)
+    with catalog_server(request.param, tmp_path, properties) as server:
+        yield BucketTable(s3_bucket, tmp_path, server.endpoint_url)
 
 
 def assert_each_value_is_in_one_table(table: BucketTable, end: int) -> None:

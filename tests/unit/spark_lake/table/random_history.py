@@ -97,7 +97,7 @@ class TableHistory:
     """One history; `steps` has what was done, for the message of a test that fails."""
 
     schemas = SCHEMAS
-    more: Mapping[str, str] = MappingProxyType({})
+    more: Mapping[str, Any] = MappingProxyType({})
     keys: Sequence[bytes | None] = (None, b"k1", b"k2")
     partitionings: Sequence[list[str]] = (
         ["day(_timestamp)"],
