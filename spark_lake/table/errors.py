@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from strandline.storage.errors import AccessDenied, InvalidConfig, StorageError, StrandlineError
 
-# Refused credentials: of pyiceberg and boto3 by class, of pyarrow, deltalake and AWS in the text.
+# Refused credentials: of pyiceberg and boto3 by class; in the text of pyarrow, deltalake, AWS, and
+# the drivers of Postgres, whose errors have no code before there is a connection.
 _DENIED_CLASSES = (
     "UnauthorizedError",
     "ForbiddenError",
@@ -22,6 +23,9 @@ _DENIED_TEXTS = (
     "403 Forbidden",
     "AccessDenied",
     "UnrecognizedClient",
+    "password authentication failed",
+    "no password supplied",
+    "InsufficientPrivilege",
 )
 # deltalake colours its errors.
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")

@@ -12,6 +12,7 @@ All SQL catalogs have the name `strandline` in their tables: readers name it too
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -23,7 +24,7 @@ from pyiceberg.exceptions import (
     NotInstalledError,
     RESTError,
 )
-from sqlalchemy.exc import ArgumentError, OperationalError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from strandline.spark_lake.archive.objects import DEFAULT_REGION
 from strandline.spark_lake.options.options import S3Options
@@ -33,6 +34,9 @@ from strandline.storage.errors import InvalidConfig
 
 # Of a name or a URI that no catalog answers to.
 _MISTAKES = (ValueError, ImportError, ArgumentError, NotInstalledError, NoSuchPropertyException)
+
+# Of a URL, as SQLAlchemy reads it: up to the @.
+_PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")
 
 CATALOG_NAME = "strandline"
 CATALOG_FILE = "catalog.db"
@@ -58,14 +62,15 @@ def open_catalog(
             made = {"type": "rest" if is_rest else "sql", "uri": uri, **known}
             try:
                 return load_catalog(CATALOG_NAME, **made)
-            except (OperationalError, ProgrammingError) as error:
+            except DBAPIError as error:
                 if "already exists" not in str(error):
                     raise
                 # Another process made the catalog's tables between the look for them and ours.
                 return load_catalog(CATALOG_NAME, **made)
         return load_catalog(given, **known)
     except Exception as error:
-        place = f"the catalog {given or 'of the warehouse'}"
+        named = _PASSWORD.sub(r"\1:***@", given) if given else "of the warehouse"
+        place = f"the catalog {named}"
         failure = failed("open", place, error)
         is_answer = isinstance(error, BadRequestError) or type(error) is RESTError
         if is_answer or isinstance(error, _MISTAKES):

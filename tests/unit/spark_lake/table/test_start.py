@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from strandline.broker.cli import main
 from strandline.broker.commands import table_commands
+from strandline.spark_lake.table.iceberg import catalogs
 from strandline.spark_lake.table.sync import SyncReport
 from strandline.storage.errors import StrandlineError
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder
@@ -195,6 +197,51 @@ def test_refused_credentials_end_it_at_once_in_one_line(
         assert follow(given, lambda: None) == (1, [])
     (said,) = capsys.readouterr().err.strip().splitlines()
     assert "check the credentials" in said or "schemaRegistry.auth" in said
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        'FATAL:  password authentication failed for user "user"',
+        "fe_sendauth: no password supplied",
+        "(psycopg2.errors.InsufficientPrivilege) permission denied for schema public",
+    ],
+)
+def test_a_database_that_refuses_the_login_ends_it_at_once_and_no_message_has_the_password(
+    follow: Follow,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    says: str,
+) -> None:
+    """As psycopg2 and psycopg said it of Postgres 15; the tests have no driver of Postgres."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OperationalError(None, None, Exception(says))
+
+    monkeypatch.setattr(catalogs, "load_catalog", refuse)
+    given = ["--catalog", "postgresql+psycopg2://user:secret@db/lake"]
+    assert follow(given, lambda: None) == (1, [])
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert "check the credentials" in said
+    assert "the catalog postgresql+psycopg2://user:***@db/lake" in said
+
+
+def test_a_sync_takes_a_catalog_that_another_one_makes_in_postgres_at_the_same_moment(
+    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Postgres 15 says it; the tests have no driver of Postgres."""
+    load_catalog = catalogs.load_catalog
+    says = (
+        'duplicate key value violates unique constraint "pg_type_typname_nsp_index"\n'
+        "DETAIL:  Key (typname, typnamespace)=(iceberg_tables, 2200) already exists."
+    )
+
+    def second(*_: object, **__: object) -> None:
+        monkeypatch.setattr(catalogs, "load_catalog", load_catalog)
+        raise IntegrityError(None, None, Exception(says))
+
+    monkeypatch.setattr(catalogs, "load_catalog", second)
+    assert make_run(orders).sync(NoProgress()).rows == 160
 
 
 def test_a_sync_takes_a_catalog_and_a_namespace_that_another_one_makes_at_the_same_moment(
