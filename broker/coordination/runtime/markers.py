@@ -60,12 +60,15 @@ class LocalMarkers:
         self._encoded = b""
 
     def log_ends(self, partitions: Iterable[TopicPartition]) -> tuple[LogEnd, ...]:
-        """Returns where the logs of these partitions end, by topic; not of those offline."""
+        """Returns where the logs of these partitions end, by topic.
+
+        Not of those offline, nor of those that may have another end when they know their archive.
+        """
         found = (self._replicas.partition(one.topic, one.partition) for one in sorted(partitions))
         return tuple(
             LogEnd(one.topic_partition, one.leader_epoch, one.log.end_offset)
             for one in found
-            if one is not None
+            if one is not None and one.log.may_append
         )
 
     def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:

@@ -97,7 +97,7 @@ class Transaction(NamedTuple):
     `started_ms` and `updated_ms` are ms since 1970. `next_producer_id` is set while a transaction
     ends whose producer id has no epoch left. `last_epoch` is not written to the log, as in Kafka.
     `log_ends` is set while a transaction ends: where its partitions ended when that was decided.
-    Those that were offline then are missing.
+    Those that were offline then, or did not know their archive, are missing.
     """
 
     transactional_id: str

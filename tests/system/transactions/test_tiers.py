@@ -24,7 +24,7 @@ from tests.system.calls import (
 from tests.system.tiers.conftest import MakeBroker, archive, make_broker
 from tests.system.tiers.tiered_broker import FREE_LOCALLY, TIERED, WAIT_S, Archive
 from tests.system.transactions.committed import READ_COMMITTED, committed_values, take_committed
-from tests.system.transactions.going_on import write_on
+from tests.system.transactions.going_on import retried, write_on
 from tests.system.transactions.wire_producer import WireProducer
 
 __all__ = ["archive", "make_broker"]
@@ -215,6 +215,34 @@ def test_a_partition_that_is_lost_from_its_disk_ends_a_transaction_as_its_coordi
         producer.client = client
         write_on(producer, TOPIC, [b"later"], refused_max=1)
         assert committed_values(client, TOPIC) == [*kept, b"later"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_lost_partition_takes_the_end_that_was_decided_before_it_knew_its_archive(
+    make_broker: MakeBroker, archive: Archive, fault_proxy: FaultProxy, version: int
+) -> None:
+    broker = make_broker(
+        endpoint_url=fault_proxy.endpoint_url,
+        settings={"strandline.remote.active.segment.upload.ms": "200"},
+    )
+    broker.start()
+    with WireClient(broker.port) as client:
+        create_topic(client, TOPIC, 1, TIERED)
+        producer = WireProducer(client, "tx", version=version)
+        producer.begin()
+        producer.send(TOPIC, b"kept")
+        end_offset = fetch(client, TOPIC, 0).high_watermark
+        eventually(lambda: tail_end(archive) == end_offset, timeout_s=WAIT_S)
+    broker.kill()
+    shutil.rmtree(broker.data / f"{TOPIC}-0")
+    fault_proxy.go_away()
+    broker.start()
+    with WireClient(broker.port) as client:
+        producer.client = client
+        assert retried(producer.commit) is ErrorCode.NONE
+        fault_proxy.come_back()
+        eventually(lambda: is_stable_from(client, end_offset), timeout_s=WAIT_S)
+        assert committed_values(client, TOPIC) == [b"kept"]
 
 
 @pytest.mark.parametrize("is_commit", [True, False], ids=["committed", "aborted"])
