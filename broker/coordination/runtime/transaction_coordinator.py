@@ -649,6 +649,11 @@ class TransactionCoordinator:
         # Asked for each batch of a transaction, and nearly always empty: hashing takes longer.
         return bool(self._left_open) and partition in self._left_open
 
+    @property
+    def lacks_ends(self) -> bool:
+        """Whether step 5 is not done."""
+        return bool(self._left_open)
+
     def _may_lack_part(self, producer: ProducerIdentity, current: Transaction | None) -> bool:
         """Whether a part of the producer's transaction may be lost, which step 5 aborts.
 

@@ -453,8 +453,10 @@ class LogDirs:
         self,
         log_starts: Mapping[TopicPartition, int],
         high_watermarks: Mapping[TopicPartition, int],
+        *,
+        is_clean: bool = True,
     ) -> None:
-        """Closes every log, and writes the clean-shutdown mark where all succeeded.
+        """Closes every log, and writes the clean-shutdown mark where all succeeded if `is_clean`.
 
         The folders stay locked: no other process may use them yet.
         """
@@ -469,7 +471,7 @@ class LogDirs:
                     rows[directory].append(closed)
         self.write_checkpoints(log_starts, high_watermarks)
         for directory in self.directories:
-            if directory.failure is None:
+            if directory.failure is None and is_clean:
                 # Without space for the rows the next start is slower, but loses nothing.
                 with suppress(DiskError):
                     closed_log.write_rows(directory.path, rows[directory])

@@ -6,6 +6,7 @@ Once there is room the broker ends it by itself.
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -190,3 +191,32 @@ def test_markers_wait_for_a_folder_that_is_away_and_the_transaction_then_ends(
         eventually(lambda: state_of(client, producer) == "CompleteCommit")
         assert is_stable(client, lost)
         assert committed_values(client, "t", partition=lost)[:1] == [b"v"]
+
+
+def test_a_transaction_gets_its_lost_end_although_a_clean_stop_came_before_it(
+    two_folders: BrokerProcess,
+) -> None:
+    """While the coordinator's folder is away, no start can tell how the transaction ended."""
+    gone = two_folders.folder / "gone"
+    with WireClient(two_folders.port) as client:
+        create_topic(client, "t", 1)
+        producer = WireProducer(client, "tx", version=2)
+        producer.begin()
+        producer.send("t", b"v")
+        assert producer.commit() is NONE
+    two_folders.kill()
+    path, coordinators = log_file(two_folders, "t-0"), two_folders.folder / "b"
+    assert (coordinators / "__transaction_state-0").exists()
+    # The power took the marker.
+    *_, marker = walk(path.read_bytes())
+    os.truncate(path, marker.position)
+    coordinators.rename(gone)
+    coordinators.write_text("not a folder")
+    two_folders.start()
+    assert two_folders.stop() == 0
+    coordinators.unlink()
+    gone.rename(coordinators)
+    two_folders.start()
+    with WireClient(two_folders.port) as client:
+        eventually(lambda: is_stable(client))
+        assert committed_values(client, "t") == [b"v"]
