@@ -59,14 +59,13 @@ def ended_by_sigterm(say: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def told_by_sigterm() -> Iterator[threading.Event]:
-    """Yields an event that the first SIGTERM sets; the second one ends as `ended_by_sigterm` says.
+def told_by_sigterm(told: threading.Event) -> Iterator[None]:
+    """The first SIGTERM sets the event; the second one ends as `ended_by_sigterm` says.
 
     Outside of the main thread nothing sets it.
     """
-    told = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield told
+        yield
         return
     earlier = signal.getsignal(signal.SIGTERM)
 
@@ -76,6 +75,6 @@ def told_by_sigterm() -> Iterator[threading.Event]:
 
     signal.signal(signal.SIGTERM, tell)
     try:
-        yield told
+        yield
     finally:
         signal.signal(signal.SIGTERM, earlier)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -301,16 +302,20 @@ def _sync(options: argparse.Namespace) -> int:
     interval_ms = None if options.interval is None else duration_ms(options.interval)
     if interval_ms is not None and options.until is not None:
         raise InvalidConfig("--until ends a sync, --interval repeats it: give one of the two")
-    # Opens the catalog and asks the registry, once that succeeds.
-    opened = cache(lambda: _run_of(options, makes_catalog=True))
-    if interval_ms is None:
-        # Without a round that SIGTERM could wait for.
-        opened()
     with _needing_extra():
         from strandline.broker.commands.progress import BarProgress
         from strandline.spark_lake.table.continuous import sync_at_intervals
 
-    with told_by_sigterm() as stop:
+    stop = threading.Event()
+    with ExitStack() as rounds:
+
+        @cache
+        def opened() -> TableRun:
+            """Opens the catalog and asks the registry, once that succeeds."""
+            run = _run_of(options, makes_catalog=True)
+            # Until now there was no round that SIGTERM could wait for.
+            rounds.enter_context(told_by_sigterm(stop))
+            return run
 
         def sync_once() -> SyncReport:
             run = opened()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -29,9 +30,19 @@ def table(s3_bucket: S3Bucket, tmp_path: Path) -> BucketTable:
     return made
 
 
-def sync(table: BucketTable, endpoint_url: str, catalog: str) -> subprocess.Popen[bytes]:
+def sync(
+    table: BucketTable, endpoint_url: str, catalog: str, *more: str
+) -> subprocess.Popen[bytes]:
     command = ["table", "sync", "--remote", table.bucket.url, "--topic", "orders"]
-    command += ["--table", "lake.orders", "--endpoint-url", endpoint_url, "--catalog", catalog]
+    command += [
+        "--table",
+        "lake.orders",
+        "--endpoint-url",
+        endpoint_url,
+        "--catalog",
+        catalog,
+        *more,
+    ]
     return subprocess.Popen(
         [sys.executable, "-m", "strandline", *command],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
@@ -61,11 +72,12 @@ def test_a_sync_that_is_told_before_its_first_round_says_that_it_stopped(
     assert not [one for one in table.stored() if one.endswith(".parquet")]
 
 
+@pytest.mark.parametrize("more", [(), ("--interval", "1s")])
 def test_a_sync_that_waits_for_its_catalog_ends_at_once(
-    table: BucketTable, fault_proxy: FaultProxy
+    table: BucketTable, fault_proxy: FaultProxy, more: Sequence[str]
 ) -> None:
     rule = fault_proxy.add(Rule(action=Action.HANG, path="/v1/config"))
-    process = sync(table, table.bucket.endpoint_url, fault_proxy.endpoint_url)
+    process = sync(table, table.bucket.endpoint_url, fault_proxy.endpoint_url, *more)
     eventually(lambda: rule.hit_count)
     process.send_signal(signal.SIGTERM)
     code, said = ended(process)
