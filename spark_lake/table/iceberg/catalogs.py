@@ -54,7 +54,7 @@ def open_catalog(
 
     Without `makes_file` an embedded catalog that is not there yet is an empty one in memory.
     """
-    known = {"warehouse": warehouse, **store_properties(s3), **properties}
+    known = {**store_properties(s3), **properties}
     try:
         if given is None or "://" in given:
             uri = given or _embedded(warehouse, makes_file=makes_file)

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyiceberg.catalog
 import pytest
 from pyiceberg.table import TableProperties
+from pyiceberg.utils.config import Config
 
 from strandline.spark_lake.table.errors import TableUnavailable
 from strandline.spark_lake.table.run import TableRun
@@ -203,3 +205,22 @@ def test_a_table_has_the_archives_rows_whatever_happens(
     made = history(tmp_path, seed)
     made.more = {**made.more, **catalog.given}
     run_history(made, seed)
+
+
+def test_a_rest_catalog_is_asked_for_the_warehouse_that_its_configuration_names(
+    orders: ArchiveBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There a warehouse is the name of one of its catalogs, not the place of a table."""
+    with catalog_server(REST, tmp_path) as server, FaultProxy(server.port) as proxy:
+        monkeypatch.setenv("PYICEBERG_CATALOG__LAB__URI", proxy.endpoint_url)
+        monkeypatch.setenv("PYICEBERG_CATALOG__LAB__WAREHOUSE", "analytics")
+        # pyiceberg has read it when it was loaded.
+        monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
+        make_run(orders, catalog="lab")
+        make_run(orders, catalog=proxy.endpoint_url)
+        make_run(orders, catalog=proxy.endpoint_url, catalog_properties={"warehouse": "lab"})
+        assert [one.path for one in proxy.seen] == [
+            "/v1/config?warehouse=analytics",
+            "/v1/config",
+            "/v1/config?warehouse=lab",
+        ]
