@@ -72,6 +72,8 @@ class ReplicaManager:
         self._departed = TopicTraffic()
         # Until the image of start-up is followed, a missing folder may be a lost disk.
         self._is_starting = True
+        # Topics with a partition that was in no folder at start-up: its records are lost.
+        self.topics_with_loss: set[str] = set()
         # Partitions that were in no folder at start-up, while some folder was offline.
         self._offline: set[TopicPartition] = set()
         # Partitions whose folder could not be created since the start.
@@ -209,6 +211,8 @@ class ReplicaManager:
                     self._uncreated.add(key)
                 else:
                     self._uncreated.discard(key)
+                    if self._is_starting:
+                        self.topics_with_loss.add(topic.name)
                     self._serve(topic, partition, local, is_new=not self._is_starting)
         for partition in topic.partitions:
             served = self._by_id.get(topic.topic_id, {}).get(partition.partition)

@@ -22,6 +22,7 @@ from strandline.broker.coordination.transactions.transaction import (
     TransactionVersion,
 )
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
 from strandline.storage.errors import RecordsRejected, StorageError
@@ -91,9 +92,11 @@ class LocalMarkers:
 
     def open_after_crash(self) -> Iterator[OpenTransaction]:
         """Iterates over the transactions that an unclean stop, or a lost disk, left open."""
+        # Those of a lost coordinator are open everywhere, also after a clean stop.
+        is_any = TRANSACTION_TOPIC in self._replicas.topics_with_loss
         for partition in self._replicas.partitions():
             local = partition.log.local
-            if local.may_lack_markers:
+            if is_any or local.may_lack_markers:
                 for opened in open_transactions(local):
                     if opened.first_offset < local.opened_end_offset:
                         yield opened

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -220,3 +221,19 @@ def test_a_transaction_gets_its_lost_end_although_a_clean_stop_came_before_it(
     with WireClient(two_folders.port) as client:
         eventually(lambda: is_stable(client))
         assert committed_values(client, "t") == [b"v"]
+
+
+def test_a_transaction_aborts_whose_coordinator_was_lost_with_its_folder(
+    two_folders: BrokerProcess,
+) -> None:
+    with WireClient(two_folders.port) as client:
+        create_topic(client, "t", 1)
+        producer = WireProducer(client, "tx", version=2)
+        producer.begin()
+        producer.send("t", b"v")
+    assert two_folders.stop() == 0
+    shutil.rmtree(log_file(two_folders, "__transaction_state-0").parents[1])
+    two_folders.start()
+    with WireClient(two_folders.port) as client:
+        eventually(lambda: is_stable(client))
+        assert committed_values(client, "t") == []
