@@ -14,10 +14,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     BadRequestError,
     NoSuchPropertyException,
@@ -35,6 +37,9 @@ from strandline.storage.errors import InvalidConfig
 # Of a name or a URI that no catalog answers to.
 _MISTAKES = (ValueError, ImportError, ArgumentError, NotInstalledError, NoSuchPropertyException)
 
+# For each answer of a REST catalog but the first one, which opens it; as boto3 waits for Glue.
+# pyiceberg would wait for ever where a firewall has forgotten the connection.
+REST_WAIT_S_MAX = 60.0
 # Of a URL, as SQLAlchemy reads it: up to the @.
 _PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")
 
@@ -54,20 +59,19 @@ def open_catalog(
 
     Without `makes_file` an embedded catalog that is not there yet is an empty one in memory.
     """
-    known = {**store_properties(s3), **properties}
+    name, made = given, {**store_properties(s3), **properties}
     try:
         if given is None or "://" in given:
             uri = given or _embedded(warehouse, makes_file=makes_file)
             is_rest = urlsplit(uri).scheme in ("http", "https")
-            made = {"type": "rest" if is_rest else "sql", "uri": uri, **known}
-            try:
-                return load_catalog(CATALOG_NAME, **made)
-            except DBAPIError as error:
-                if "already exists" not in str(error):
-                    raise
-                # Another process made the catalog's tables between the look for them and ours.
-                return load_catalog(CATALOG_NAME, **made)
-        return load_catalog(given, **known)
+            name, made = CATALOG_NAME, {"type": "rest" if is_rest else "sql", "uri": uri, **made}
+        try:
+            catalog = load_catalog(name, **made)
+        except DBAPIError as error:
+            if "already exists" not in str(error):
+                raise
+            # Another process made the catalog's tables between the look for them and ours.
+            catalog = load_catalog(name, **made)
     except Exception as error:
         named = _PASSWORD.sub(r"\1:***@", given) if given else "of the warehouse"
         place = f"the catalog {named}"
@@ -76,6 +80,12 @@ def open_catalog(
         if is_answer or isinstance(error, _MISTAKES):
             raise InvalidConfig(f"{failure}; see the option --catalog") from error
         raise failure from error
+    if isinstance(catalog, RestCatalog):
+        session = catalog._session  # noqa: SLF001  # no property of the catalog sets a timeout
+        session.request = partial(  # type: ignore[method-assign]  # of this one session
+            session.request, timeout=REST_WAIT_S_MAX
+        )
+    return catalog
 
 
 def default_warehouse(archive_url: str) -> str:

@@ -17,6 +17,7 @@ from pyiceberg.table import TableProperties
 from pyiceberg.utils.config import Config
 
 from strandline.spark_lake.table.errors import TableUnavailable
+from strandline.spark_lake.table.iceberg import catalogs
 from strandline.spark_lake.table.run import TableRun
 from tests.support.catalogs import GLUE, REST, apache_kinds, catalog_server
 from tests.support.fault_proxy import Action, FaultProxy, Rule
@@ -224,3 +225,14 @@ def test_a_rest_catalog_is_asked_for_the_warehouse_that_its_configuration_names(
             "/v1/config",
             "/v1/config?warehouse=lab",
         ]
+
+
+def test_a_rest_catalog_that_never_answers_is_an_outage(
+    orders: ArchiveBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with catalog_server(REST, tmp_path) as server, FaultProxy(server.port) as proxy:
+        monkeypatch.setattr(catalogs, "REST_WAIT_S_MAX", 0.2)
+        run = make_run(orders, catalog=proxy.endpoint_url)
+        proxy.add(Rule(action=Action.HANG, path="/tables/orders$"))
+        with pytest.raises(TableUnavailable, match="Read timed out"):
+            run.sync(NoProgress())
