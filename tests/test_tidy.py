@@ -242,6 +242,7 @@ PRIVATE_NAMES = {
     r"_jvm|_jsparkSession|_jdf|_jsc|_gateway": "the JVM of PySpark, which has no public way to it",
     r"_request_signer|_credentials|_endpoint|_content": "botocore; see each place",
     r"_assign_work_unit": "xdist's order; tests alone",
+    r"_session": "of pyiceberg's REST catalog, which has no other way to a timeout",
     r"_data": "a data file of pyiceberg, changed; tests alone",
     r"_crc32c": "a slow function of MiniStack; tests alone",
     r"_header": "a message of kio; tests alone",
