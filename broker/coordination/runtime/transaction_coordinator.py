@@ -23,7 +23,7 @@ No other step waits for the device, so a loss of power may take the marker of st
 record of step 3, or take the record that began a transaction and leave its batches. The same is
 true of a lost disk whose logs continue behind their archives. So a start after an unclean stop, a
 folder that comes back, and such a log, end what is open in a partition and not in the coordinator
-(`lost_ends.py`):
+(`left_open.py`, `lost_ends.py`):
 
     4 load all transactional ids, with what was decided in such partitions
     5 append the lost end to each such partition; what nobody knows aborts
@@ -46,7 +46,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -60,18 +60,12 @@ from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.runtime.journal import flush, flush_if_needed
+from strandline.broker.coordination.runtime.left_open import LeftOpen
 from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
 from strandline.broker.coordination.runtime.producer_ids import ProducerIds
 from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.config import TransactionConfig
-from strandline.broker.coordination.transactions.lost_ends import (
-    DecidedEnd,
-    OpenTransaction,
-    abort_unknown,
-    end_again,
-    is_coordinated,
-)
 from strandline.broker.coordination.transactions.records import (
     TransactionRecord,
     encode_record,
@@ -90,7 +84,6 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
 from strandline.storage.crash_points import (
     TRANSACTION_AFTER_COMPLETE,
-    TRANSACTION_AFTER_LOST_END,
     TRANSACTION_AFTER_MARKER,
     TRANSACTION_AFTER_PREPARE,
     TRANSACTION_AFTER_RETIRE,
@@ -215,7 +208,7 @@ class TransactionCoordinator:
         # By transactional id; the first are those that `run` tries next.
         self._ending: OrderedDict[str, _EndingTransaction] = OrderedDict()
         # What an unclean stop left open in partitions, until step 5 is done with it.
-        self._left_open = self._find_left_open()
+        self._left_open = LeftOpen(markers, self._log_missing_marker)
         # Whether step 5 or 6 is not done yet.
         self._is_unsettled = True
         # Whether step 5 needs more decisions than those that step 4 has loaded.
@@ -563,9 +556,7 @@ class TransactionCoordinator:
         code = self._markers.write(marker, partition)
         if code is ErrorCode.NONE:
             return True
-        is_gone = self._metadata.image.partition(partition) is None
-        if is_gone and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            # The topic was deleted, and the records of the transaction with it.
+        if self._is_gone(partition) and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return True
         self._log_missing_marker(transaction.transactional_id, partition, code)
         # A newer producer or coordinator has ended this transaction in the partition already.
@@ -573,6 +564,10 @@ class TransactionCoordinator:
             ErrorCode.INVALID_PRODUCER_EPOCH,
             ErrorCode.TRANSACTION_COORDINATOR_FENCED,
         )
+
+    def _is_gone(self, partition: TopicPartition) -> bool:
+        """Whether its topic was deleted, and the records of the transaction with it."""
+        return self._metadata.image.partition(partition) is None
 
     def _log_missing_marker(self, whose: str, partition: TopicPartition, code: ErrorCode) -> None:
         fields = {"transactional_id": whose, "partition": str(partition), "error": code.name}
@@ -632,22 +627,21 @@ class TransactionCoordinator:
         """Loads everything anew: logs were opened again, and may have lost their ends."""
         self._slots.drop()
         self._ending.clear()
-        self._left_open = self._find_left_open()
+        self._left_open.find()
         self._is_unsettled = True
         self._is_outdated = False
         self._wake.set()
 
     def note_restarted_log(self) -> None:
         """A log was restarted behind its archive, which may lack markers that its disk had."""
-        self._left_open = self._find_left_open()
+        self._left_open.find()
         self._is_unsettled = True
         self._is_outdated = bool(self._left_open)
         self._wake.set()
 
     def is_settling(self, partition: TopicPartition) -> bool:
         """Whether an open transaction of this partition may still get its lost end."""
-        # Asked for each batch of a transaction, and nearly always empty: hashing takes longer.
-        return bool(self._left_open) and partition in self._left_open
+        return partition in self._left_open
 
     @property
     def lacks_ends(self) -> bool:
@@ -664,24 +658,14 @@ class TransactionCoordinator:
             return False
         if self._markers.producers_above({producer.producer_id: producer.epoch}):
             return True
-        return any(
-            one.producer.producer_id == producer.producer_id and not is_coordinated(one, current)
-            for left in self._left_open.values()
-            for one in left
-        )
-
-    def _find_left_open(self) -> dict[TopicPartition, list[OpenTransaction]]:
-        found: defaultdict[TopicPartition, list[OpenTransaction]] = defaultdict(list)
-        for opened in self._markers.open_after_crash():
-            found[opened.partition].append(opened)
-        return dict(found)
+        return self._left_open.has_part_of(producer, current)
 
     def _settle_after_crash(self) -> None:
         """Steps 5 and 6, once all is loaded; what cannot be written now is tried again."""
         topic, slots = self._slots.topic(), self._slots.all()
         if topic is None:
             # No transaction was coordinated here: the records are from elsewhere.
-            self._left_open.clear()
+            self._left_open.forget()
             self._is_unsettled = False
         if not self._is_unsettled or topic is None:
             return
@@ -689,66 +673,14 @@ class TransactionCoordinator:
             return
         shards = [slot.shard for slot in slots]
         ids = {one.producer_id: one for shard in shards for one in shard}
-        unknown = self._end_left_open(ids, [end for shard in shards for end in shard.decided_ends])
+        decided = [end for shard in shards for end in shard.decided_ends]
+        unknown = self._left_open.end(ids, decided, self._is_gone)
         outrun = self._markers.producers_above({key: one.epoch for key, one in ids.items()})
         is_done = self._retire([ids[one] for one in unknown | outrun if one in ids])
         if is_done and not self._left_open:
             self._is_unsettled = False
             for shard in shards:
                 shard.decided_ends.clear()
-
-    def _end_left_open(
-        self, ids: Mapping[int, Transaction], decided: Iterable[DecidedEnd]
-    ) -> set[int]:
-        """Step 5; returns the producers of transactions that nobody knows."""
-        unknown: set[int] = set()
-        for partition, left in tuple(self._left_open.items()):
-            left[:] = [one for one in left if not self._is_settled(one, ids, decided, unknown)]
-            if not left:
-                del self._left_open[partition]
-        return unknown
-
-    def _is_settled(
-        self,
-        opened: OpenTransaction,
-        ids: Mapping[int, Transaction],
-        decided: Iterable[DecidedEnd],
-        unknown: set[int],
-    ) -> bool:
-        """Ends one transaction unless the coordinator does so; returns whether that is done.
-
-        Adds its producer to `unknown` if nobody knows it.
-        """
-        if not self._markers.is_open(opened):
-            return True
-        ending = end_again(opened, decided)
-        if ending is None:
-            transaction = ids.get(opened.producer.producer_id)
-            if transaction is not None and is_coordinated(opened, transaction):
-                return True
-            ending = abort_unknown(opened)
-            unknown.add(opened.producer.producer_id)
-        marker = EndMarker(
-            producer=ending.producer,
-            end=ending.end,
-            coordinator_epoch=opened.coordinator_epoch,
-            version=TransactionVersion.V0,
-        )
-        code = self._markers.write(marker, opened.partition)
-        if code is not ErrorCode.NONE:
-            self._log_missing_marker(
-                f"producer {opened.producer.producer_id}", opened.partition, code
-            )
-            return self._metadata.image.partition(opened.partition) is None
-        fields = {
-            "partition": str(opened.partition),
-            "producer_id": opened.producer.producer_id,
-            "start_offset": opened.first_offset,
-            "end": ending.end.name,
-        }
-        log.info("transaction that had lost its end is ended", extra={"fields": fields})
-        crash_point(TRANSACTION_AFTER_LOST_END)  # 5
-        return True
 
     def _retire(self, outrun: Iterable[Transaction]) -> bool:
         """Step 6; returns whether it is done with all of them."""
