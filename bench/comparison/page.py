@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -53,9 +52,6 @@ compression, acks=1, one partition, one connection.
   records (`bench/clients/rdkafka.py`), so no Python runs for each record. The client shares the
   cores with the broker, which bounds MB/s; broker CPU does not contain it. The row "Kafka's own
   perf tools" uses Java's clients.
-- **Python and Java** are those of the distribution, as users have them. Distributions compile
-  Python with profile-guided optimization; what a Python without it costs is in the
-  [requirements](../reference/requirements.md).
 - **100 B records.** The threads of this client share one core. On two cores they wait for each
   other at the lock of their heap, and a faster broker makes them wait more
   ([why](../../bench/notes/clients.md)).
@@ -72,8 +68,10 @@ compression, acks=1, one partition, one connection.
   before the measurement and then during it. Afterwards a consumer with `read_committed` must find
   all their records. Java's client uses transaction version 2 (KIP-890), librdkafka's version 1.
   librdkafka needs several producers, because each waits for its own timer: 10 for large
-  transactions, and 40 for small ones. In some runs Kafka 4.3.1 answered its own Java client
-  INVALID_TXN_STATE, with which that producer ends: such a run has no figure of Kafka.
+  transactions, and 40 for small ones. In some runs Kafka's Java client sends the end
+  of a transaction before its last batch: its thread asks whether batches are incomplete before it
+  takes a lock. Either broker refuses that with INVALID_TXN_STATE, with which the producer ends.
+  Such a run has no figure.
 - **Allocated memory.** A virtual machine may need CPU to allocate free memory (we saw 2 s for each
   GB). So the benchmark writes and removes a file of the row's size before the clock of a producer
   runs. Without this step the allocation delayed sometimes one broker, sometimes the other.
@@ -238,17 +236,11 @@ def _where(size: float) -> str:
     return textwrap.fill(
         f"Run on {datetime.now(UTC):%Y-%m-%d}: {_processor()}, {os.cpu_count()} cores,"
         f" {memory_gb:.0f} GB, Linux {platform.release()}; strandline {version('strandline')}"
-        f" (commit {_commit()}), {_python()}; Apache Kafka"
+        f" (commit {_commit()}), Python {platform.python_version()}; Apache Kafka"
         f" {kafka_version()}, {(java.stderr.splitlines() or ['no Java'])[0]}; all on loopback,"
         f" congestion control {_congestion_control()}.{amount}",
         width=100,
     )
-
-
-def _python() -> str:
-    """The version, and whether it is the distribution's, which is compiled to be fast."""
-    origin = " of the distribution" if sys.base_prefix == "/usr" else ""
-    return f"Python {platform.python_version()}{origin}"
 
 
 def _processor() -> str:

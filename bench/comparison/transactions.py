@@ -153,7 +153,9 @@ class JavaTransactions:
         assert self._process.stdout is not None
         # Kafka's clients may log to the same place.
         for line in self._process.stdout:
-            if line.strip() == expected or (not expected and line[:1].isdigit()):
+            if line.strip() == expected or (
+                not expected and line.replace(" ", "").strip().isdigit()
+            ):
                 return line
         raise ClientError(f"the Java client ended with {self._process.wait(_TIMEOUT_S)}")
 
