@@ -309,11 +309,11 @@ class _GroupsFenced(TierError):
 class _Shadow:
     """The state of one partition in the bucket, and its pending changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, local: LocalLog, next_offset: Offset) -> None:
+        """`local` is the log that is read, from `next_offset` on."""
         self.live = LiveRecords()
-        self.next_offset: Offset | None = None
-        # The log that was read.
-        self.local: LocalLog | None = None
+        self.next_offset = next_offset
+        self.local = local
         # When the log was last read to its end.
         self.read_s = 0.0
         self.written_offset: Offset = -1
@@ -465,14 +465,14 @@ class GroupArchive:
     async def _read_on(self, unified_log: UnifiedLog) -> _Shadow | None:
         """Reads the records appended since the last run; None if the bucket has all of them."""
         number = unified_log.topic_partition.partition
-        shadow = self._shadows.setdefault((unified_log.topic_id, number), _Shadow())
+        key = unified_log.topic_id, number
+        shadow = self._shadows.get(key)
+        if shadow is None or shadow.local is not unified_log.local:
+            # After its folder was offline, a log may have other records at the same offsets.
+            shadow = _Shadow(unified_log.local, unified_log.log_start_offset)
+            self._shadows[key] = shadow
         end_offset = unified_log.end_offset
         now_s = self._clock.monotonic_s()
-        if shadow.local is not unified_log.local:
-            # After its folder was offline, a log may have other records at these offsets.
-            shadow.local, shadow.written_offset = unified_log.local, -1
-            shadow.live, shadow.next_offset = LiveRecords(), unified_log.log_start_offset
-        assert shadow.next_offset is not None, unified_log
         if end_offset == shadow.written_offset or end_offset == shadow.next_offset == 0:
             shadow.read_s = now_s
             return None
@@ -494,7 +494,7 @@ def _retrieve_failure(under_way: asyncio.Future[None]) -> None:
 
 def _take_chunk(unified_log: UnifiedLog, shadow: _Shadow) -> None:
     """Reads the next chunk. Blocks."""
-    offset = max(shadow.next_offset or 0, unified_log.log_start_offset)
+    offset = max(shadow.next_offset, unified_log.log_start_offset)
     found = unified_log.read(offset, bytes_max=CHUNK_BYTES)
     if found is None or found.range is None:
         shadow.next_offset = unified_log.end_offset
@@ -504,7 +504,6 @@ def _take_chunk(unified_log: UnifiedLog, shadow: _Shadow) -> None:
 
 def _write(store: ObjectStore, key: str, shadow: _Shadow) -> None:
     """Blocks. Raises StorageError."""
-    assert shadow.next_offset is not None
     if not shadow.is_known:
         try:
             shadow.etag = store.head(key).etag

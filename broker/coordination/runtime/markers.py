@@ -29,11 +29,10 @@ from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.local.formats.producer_state import (
     MarkerType,
     TransactionMarker,
-    encode_marker,
+    encode_marker_batch,
 )
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.model import TopicPartition
-from strandline.storage.records.batch.record import Record, encode_batch
 
 
 class EndMarker(NamedTuple):
@@ -150,13 +149,9 @@ def open_transactions(local: LocalLog) -> Iterator[OpenTransaction]:
 
 def encode_end_marker(marker: EndMarker, now_ms: int) -> bytes:
     """Encodes the control batch."""
-    key, value = encode_marker(
-        TransactionMarker(MarkerType(marker.end.value), marker.coordinator_epoch)
-    )
-    return encode_batch(
-        [Record(offset=0, timestamp_ms=now_ms, key=key, value=value)],
+    return encode_marker_batch(
+        TransactionMarker(MarkerType(marker.end.value), marker.coordinator_epoch),
         producer_id=marker.producer.producer_id,
         producer_epoch=marker.producer.epoch,
-        transactional=True,
-        control=True,
+        now_ms=now_ms,
     )

@@ -115,6 +115,14 @@ class Confirmation(Enum):
     ADD = auto()  # becomes part of it with the write: transaction version 2
 
 
+class _Repair(Enum):
+    """How far steps 4 to 6 are."""
+
+    LACKS_DECISIONS = auto()  # step 4 was done before it was known which decisions are needed
+    WAITS = auto()
+    DONE = auto()
+
+
 class Outcome(StrEnum):
     """How a transaction ended, for the metrics."""
 
@@ -209,10 +217,7 @@ class TransactionCoordinator:
         self._ending: OrderedDict[str, _EndingTransaction] = OrderedDict()
         # What an unclean stop left open in partitions, until step 5 is done with it.
         self._left_open = LeftOpen(markers, self._log_missing_marker)
-        # Whether step 5 or 6 is not done yet.
-        self._is_unsettled = True
-        # Whether step 5 needs more decisions than those that step 4 has loaded.
-        self._is_outdated = False
+        self._repair = _Repair.WAITS
         # Transactional ids whose state was loaded after an unclean stop, until InitProducerId.
         self._may_be_old: set[str] = set()
         self._ended_total = Counter(dict.fromkeys(Outcome, 0))
@@ -628,15 +633,13 @@ class TransactionCoordinator:
         self._slots.drop()
         self._ending.clear()
         self._left_open.find()
-        self._is_unsettled = True
-        self._is_outdated = False
+        self._repair = _Repair.WAITS
         self._wake.set()
 
     def note_restarted_log(self) -> None:
         """A log was restarted behind its archive, which may lack markers that its disk had."""
         self._left_open.find()
-        self._is_unsettled = True
-        self._is_outdated = bool(self._left_open)
+        self._repair = _Repair.LACKS_DECISIONS if self._left_open else _Repair.WAITS
         self._wake.set()
 
     def is_settling(self, partition: TopicPartition) -> bool:
@@ -654,7 +657,7 @@ class TransactionCoordinator:
         Until step 6 the coordinator would take its end for the repeated one of the transaction
         before.
         """
-        if not self._is_unsettled or current is None or current.identity != producer:
+        if self._repair is _Repair.DONE or current is None or current.identity != producer:
             return False
         if self._markers.producers_above({producer.producer_id: producer.epoch}):
             return True
@@ -666,8 +669,8 @@ class TransactionCoordinator:
         if topic is None:
             # No transaction was coordinated here: the records are from elsewhere.
             self._left_open.forget()
-            self._is_unsettled = False
-        if not self._is_unsettled or topic is None:
+            self._repair = _Repair.DONE
+        if self._repair is _Repair.DONE or topic is None:
             return
         if len(slots) < topic.partition_count or not all(slot.is_loaded for slot in slots):
             return
@@ -678,7 +681,7 @@ class TransactionCoordinator:
         outrun = self._markers.producers_above({key: one.epoch for key, one in ids.items()})
         is_done = self._retire([ids[one] for one in unknown | outrun if one in ids])
         if is_done and not self._left_open:
-            self._is_unsettled = False
+            self._repair = _Repair.DONE
             for shard in shards:
                 shard.decided_ends.clear()
 
@@ -721,7 +724,7 @@ class TransactionCoordinator:
             if slot is not None:
                 await self._slots.load(slot, self._now, self._loaded)
                 continue
-            if self._is_outdated:
+            if self._repair is _Repair.LACKS_DECISIONS:
                 self.reload()
                 continue
             self._wake.clear()

@@ -44,9 +44,9 @@ from strandline.storage.errors import (
     UnsupportedFormat,
 )
 from strandline.storage.files import OpenFile
-from strandline.storage.model import NO_EPOCH, NO_TIMESTAMP, Buffer
+from strandline.storage.model import NO_EPOCH, NO_TIMESTAMP, Buffer, TimestampMs
 from strandline.storage.records.batch.batch import Batch, BatchHeader
-from strandline.storage.records.batch.record import iter_records
+from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.system import crc32c
 
 # Java clients and librdkafka allow at most five requests in flight with idempotence.
@@ -536,3 +536,17 @@ def marker_in(file: OpenFile, batch: Batch) -> TransactionMarker | None:
 def encode_marker(marker: TransactionMarker) -> tuple[bytes, bytes]:
     """Key and value of a marker's control record."""
     return _CONTROL_KEY.pack(0, marker.type), _CONTROL_VALUE.pack(0, marker.coordinator_epoch)
+
+
+def encode_marker_batch(
+    marker: TransactionMarker, *, producer_id: int, producer_epoch: int, now_ms: TimestampMs
+) -> bytes:
+    """The control batch that ends a producer's transaction."""
+    key, value = encode_marker(marker)
+    return encode_batch(
+        [Record(offset=0, timestamp_ms=now_ms, key=key, value=value)],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+    )

@@ -14,11 +14,10 @@ from strandline.storage.local.formats.producer_state import (
     MarkerType,
     ProducerEntry,
     TransactionMarker,
-    encode_marker,
+    encode_marker_batch,
 )
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.model import Epoch, Offset
-from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import ManifestPages
 from strandline.storage.remote.object_store.interface import ObjectStore
@@ -48,13 +47,11 @@ def end_open_transaction(
     local: LocalLog, opened: ProducerEntry, end: MarkerType, *, leader_epoch: Epoch
 ) -> None:
     """Appends the marker. Raises DiskError."""
-    key, value = encode_marker(TransactionMarker(end, max(opened.coordinator_epoch, 0)))
-    batch = encode_batch(
-        [Record(offset=0, timestamp_ms=local.clock.now_ms(), key=key, value=value)],
+    batch = encode_marker_batch(
+        TransactionMarker(end, max(opened.coordinator_epoch, 0)),
         producer_id=opened.producer_id,
         producer_epoch=opened.epoch,
-        transactional=True,
-        control=True,
+        now_ms=local.clock.now_ms(),
     )
     local.append(
         memoryview(bytearray(batch)), leader_epoch=leader_epoch, origin=AppendOrigin.COORDINATOR

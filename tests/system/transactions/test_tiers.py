@@ -37,6 +37,7 @@ HELD = "strandline_remote_copy_held_seconds"
 # A segment has two of them.
 VALUE_BYTES = 400_000
 TRANSACTIONS = 12
+PIECES_AT_ONCE = {"strandline.remote.active.segment.upload.ms": "200"}
 
 
 def value(number: int) -> bytes:
@@ -175,6 +176,21 @@ def values_in_session(client: WireClient) -> list[bytes]:
     return values
 
 
+def begin_in_new_topic(client: WireClient, version: int) -> WireProducer:
+    create_topic(client, TOPIC, 1, TIERED)
+    producer = WireProducer(client, "tx", version=version)
+    producer.begin()
+    return producer
+
+
+def send_to_archive(producer: WireProducer, record: bytes, archive: Archive) -> int:
+    """Returns the end of the log when the archive has it, in a piece of the open segment."""
+    producer.send(TOPIC, record)
+    end_offset = fetch(producer.client, TOPIC, 0).high_watermark
+    eventually(lambda: tail_end(archive) == end_offset, timeout_s=WAIT_S)
+    return end_offset
+
+
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("is_commit", [True, False], ids=["committed", "aborted"])
 def test_a_partition_that_is_lost_from_its_disk_ends_a_transaction_as_its_coordinator_did(
@@ -185,20 +201,13 @@ def test_a_partition_that_is_lost_from_its_disk_ends_a_transaction_as_its_coordi
     is_commit: bool,
 ) -> None:
     """The bucket has its records in the open segment, and not its marker."""
-    broker = make_broker(
-        endpoint_url=fault_proxy.endpoint_url,
-        settings={"strandline.remote.active.segment.upload.ms": "200"},
-    )
+    broker = make_broker(endpoint_url=fault_proxy.endpoint_url, settings=PIECES_AT_ONCE)
     broker.start()
     with WireClient(broker.port) as client:
-        create_topic(client, TOPIC, 1, TIERED)
-        producer = WireProducer(client, "tx", version=version)
-        producer.begin()
+        producer = begin_in_new_topic(client, version)
         producer.send(TOPIC, b"first")
         assert producer.commit() is ErrorCode.NONE
-        producer.send(TOPIC, b"decided")
-        end_offset = fetch(client, TOPIC, 0).high_watermark
-        eventually(lambda: tail_end(archive) == end_offset, timeout_s=WAIT_S)
+        end_offset = send_to_archive(producer, b"decided", archive)
         fault_proxy.go_away()
         assert producer.end(is_commit=is_commit) is ErrorCode.NONE
     if version == 1:
@@ -221,18 +230,11 @@ def test_a_partition_that_is_lost_from_its_disk_ends_a_transaction_as_its_coordi
 def test_a_lost_partition_takes_the_end_that_was_decided_before_it_knew_its_archive(
     make_broker: MakeBroker, archive: Archive, fault_proxy: FaultProxy, version: int
 ) -> None:
-    broker = make_broker(
-        endpoint_url=fault_proxy.endpoint_url,
-        settings={"strandline.remote.active.segment.upload.ms": "200"},
-    )
+    broker = make_broker(endpoint_url=fault_proxy.endpoint_url, settings=PIECES_AT_ONCE)
     broker.start()
     with WireClient(broker.port) as client:
-        create_topic(client, TOPIC, 1, TIERED)
-        producer = WireProducer(client, "tx", version=version)
-        producer.begin()
-        producer.send(TOPIC, b"kept")
-        end_offset = fetch(client, TOPIC, 0).high_watermark
-        eventually(lambda: tail_end(archive) == end_offset, timeout_s=WAIT_S)
+        producer = begin_in_new_topic(client, version)
+        end_offset = send_to_archive(producer, b"kept", archive)
     broker.kill()
     shutil.rmtree(broker.data / f"{TOPIC}-0")
     fault_proxy.go_away()
@@ -252,9 +254,7 @@ def test_a_partition_that_is_lost_with_its_coordinator_ends_a_transaction_as_the
     broker = make_broker()
     broker.start()
     with WireClient(broker.port) as client:
-        create_topic(client, TOPIC, 1, TIERED)
-        producer = WireProducer(client, "tx", version=2)
-        producer.begin()
+        producer = begin_in_new_topic(client, 2)
         for number in range(4):
             producer.send(TOPIC, value(number))
         assert producer.end(is_commit=is_commit) is ErrorCode.NONE
