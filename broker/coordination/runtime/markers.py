@@ -66,7 +66,7 @@ class LocalMarkers:
         """
         found = (self._replicas.partition(one.topic, one.partition) for one in sorted(partitions))
         return tuple(
-            LogEnd(one.topic_partition, one.leader_epoch, one.log.end_offset)
+            LogEnd(one.topic_partition, one.topic_id, one.leader_epoch, one.log.end_offset)
             for one in found
             if one is not None and one.log.may_append
         )
@@ -140,6 +140,7 @@ def open_transactions(local: LocalLog) -> Iterator[OpenTransaction]:
         first_offset = entry.transaction_first_offset
         yield OpenTransaction(
             partition=local.topic_partition,
+            topic_id=local.topic_id,
             producer=ProducerIdentity(entry.producer_id, entry.epoch),
             first_offset=first_offset,
             leader_epoch=local.leader_epochs.epoch_for(first_offset),

@@ -89,7 +89,7 @@ from strandline.storage.crash_points import (
     TRANSACTION_AFTER_RETIRE,
     crash_point,
 )
-from strandline.storage.errors import RecordsRejected, StorageError
+from strandline.storage.errors import MessageTooLarge, RecordsRejected, StorageError
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.model import Offset, TimestampMs, TopicId, TopicPartition
 from strandline.storage.quiet_log import QuietLog
@@ -486,6 +486,11 @@ class TransactionCoordinator:
         try:
             slot.partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
         except RecordsRejected as error:
+            ending = record.transaction
+            if isinstance(error, MessageTooLarge) and ending is not None and ending.log_ends:
+                # What could begin must end. Only a loss of power asks for the log ends.
+                self._write(slot, ending._replace(log_ends=()))
+                return
             self._log_failed_write(slot, error)
             raise CoordinatorFault(ErrorCode.UNKNOWN_SERVER_ERROR) from error
         except StorageError as error:

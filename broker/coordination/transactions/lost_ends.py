@@ -13,10 +13,10 @@ not know it at all, and nobody would ever end it. The first start after that doe
     nobody knows T                                it aborts, and its producer is fenced
 
 A record of PREPARE is T's if it is the first of T's producer whose log end lies behind T's first
-batch, in T's leader epoch or a later one. An earlier epoch may have had the same offsets for other
-records, which were lost. A transaction that began behind the log end is a later one of the same
-producer, whose own record is lost. In version 2 the epoch must fit too: T's own record may be
-compacted away, and a new topic has the name and the offsets of a deleted one.
+batch, in the same topic (a later one of its name has the same offsets again), and in T's leader
+epoch or a later one. An earlier epoch may have had the same offsets for other records, which were
+lost. A transaction that began behind the log end is a later one of the same producer, whose own
+record is lost. In version 2 the epoch must fit too: T's own record may be compacted away.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from strandline.broker.coordination.transactions.transaction import (
     Transaction,
     TransactionState,
 )
-from strandline.storage.model import Offset, TopicPartition
+from strandline.storage.model import Offset, TopicId, TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +43,19 @@ class OpenTransaction:
     """
 
     partition: TopicPartition
+    topic_id: TopicId
     producer: ProducerIdentity
     first_offset: Offset
     leader_epoch: int
     coordinator_epoch: int
 
+    def is_in_log_of(self, end: LogEnd) -> bool:
+        return self.partition == end.partition and self.topic_id == end.topic_id
+
     def began_before(self, end: LogEnd) -> bool:
         """Whether its first batch was in its partition when that ended there."""
         return (
-            self.partition == end.partition
+            self.is_in_log_of(end)
             and self.first_offset < end.offset
             and self.leader_epoch <= end.leader_epoch
         )
@@ -128,10 +132,7 @@ def is_coordinated(opened: OpenTransaction, transaction: Transaction) -> bool:
 
 def is_later(opened: OpenTransaction, ending: Transaction) -> bool:
     """Whether it is known that one began after the other of its producer was decided."""
-    return any(
-        one.partition == opened.partition and not opened.began_before(one)
-        for one in ending.log_ends
-    )
+    return any(opened.is_in_log_of(one) and not opened.began_before(one) for one in ending.log_ends)
 
 
 def _ending_epochs(producer: ProducerIdentity, *, bumps_epoch: bool) -> tuple[int, ...]:

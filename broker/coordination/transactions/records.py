@@ -119,6 +119,7 @@ def encode_transaction(transaction: Transaction, version: TransactionVersion) ->
         log_ends=[
             LoggedEnds(
                 topic=topic,
+                topic_id=topic_id,
                 ends=[
                     LoggedEnd(
                         partition_id=one.partition.partition,
@@ -128,7 +129,9 @@ def encode_transaction(transaction: Transaction, version: TransactionVersion) ->
                     for one in group
                 ],
             )
-            for topic, group in groupby(transaction.log_ends, key=lambda one: one.partition.topic)
+            for (topic, topic_id), group in groupby(
+                transaction.log_ends, key=lambda one: (one.partition.topic, one.topic_id)
+            )
         ],
     )
     return encode_value(value, 0 if version is TransactionVersion.V0 else 1)
@@ -161,6 +164,7 @@ def decode_transaction(transactional_id: str, value: Buffer) -> Transaction:
         log_ends=tuple(
             LogEnd(
                 TopicPartition(topic.topic, one.partition_id),
+                topic.topic_id,
                 leader_epoch=one.leader_epoch,
                 offset=one.offset,
             )

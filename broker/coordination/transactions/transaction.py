@@ -23,7 +23,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.model import Offset, TopicPartition
+from strandline.storage.model import Offset, TopicId, TopicPartition
 
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
@@ -87,6 +87,7 @@ class LogEnd(NamedTuple):
     """Where the log of a partition ended: `offset` is that of the next record."""
 
     partition: TopicPartition
+    topic_id: TopicId
     leader_epoch: int
     offset: Offset
 

@@ -10,6 +10,7 @@ TransactionLogValue    v0  plain    v1  flexible; the producer ids before and af
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
@@ -26,6 +27,7 @@ from strandline.broker.protocol.schema.schema import (
     int32,
     int64,
     string,
+    uuid_,
     wire,
 )
 
@@ -34,6 +36,8 @@ TRANSACTION_TOPIC: Final = "__transaction_state"
 _KEY_VERSION: Final = 0
 _VALUE_VERSION_MAX: Final = 1
 _VALUE_FLEXIBLE_FROM: Final = 1
+# The tag before it had log ends without the topic's id.
+_LOG_ENDS_TAG: Final = OWN_TAG_MIN + 1
 
 
 class _TransactionLogKey(Struct):
@@ -56,9 +60,10 @@ class LoggedEnd(Struct):
 
 
 class LoggedEnds(Struct):
-    """Where the logs of one topic ended."""
+    """Where the logs of one topic ended; a later topic of its name has another id."""
 
     topic: str = wire(string)
+    topic_id: uuid.UUID = wire(uuid_)
     ends: Sequence[LoggedEnd] = wire(array(LoggedEnd))
 
 
@@ -81,7 +86,7 @@ class TransactionLogValue(Struct):
     transaction_last_update_timestamp_ms: int = wire(int64)
     transaction_start_timestamp_ms: int = wire(int64)
     client_transaction_version: int = wire(int16, "1+", tag=2, default=0)
-    log_ends: Sequence[LoggedEnds] = wire(array(LoggedEnds), "1+", tag=OWN_TAG_MIN, default=())
+    log_ends: Sequence[LoggedEnds] = wire(array(LoggedEnds), "1+", tag=_LOG_ENDS_TAG, default=())
 
 
 # Three records of each transaction ask.

@@ -22,7 +22,7 @@ from strandline.storage.crash_points import (
 from strandline.storage.records.batch.any_batch import iter_records, walk
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
-from tests.system.calls import KEEP_EVERYTHING, create_topic, fetch
+from tests.system.calls import KEEP_EVERYTHING, create_topic, delete_topic, fetch
 from tests.system.group_calls import committed
 from tests.system.transactions.committed import committed_values
 from tests.system.transactions.going_on import retried, write_on
@@ -297,6 +297,28 @@ def test_a_decision_ends_its_own_transaction_and_not_the_next_one_of_its_produce
         assert committed_values(client, "t") == decided
         write_on(producer, "t", [b"a", b"b"], refused_max=1)
         assert committed_values(client, "t") == [*decided, b"a", b"b"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_decision_ends_nothing_in_a_later_topic_of_the_same_name(
+    broker: BrokerProcess, version: int
+) -> None:
+    with WireClient(broker.port) as client:
+        create_topic(client, "t", 1)
+        producer = WireProducer(client, "tx", version=version)
+        producer.begin()
+        producer.send("t", b"decided")
+        assert producer.commit() is NONE
+        delete_topic(client, "t")
+        create_topic(client, "t", 1)
+        producer.send("t", b"open")
+    broker.kill()
+    # The record that began the transaction.
+    cut_before_the_last_batches(log_file(broker, STATE), 1)
+    broker.start()
+    with WireClient(broker.port) as client:
+        eventually(lambda: is_stable(client, 0))
+        assert committed_values(client, "t") == []
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from strandline.broker.protocol.messages.add_offsets_to_txn import (
@@ -44,7 +46,14 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.records.batch.record import Record, encode_batch
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
-from tests.system.calls import FIRST_TIMESTAMP_MS, MakeTopic, end_offset, fetch_request, fetch_topic
+from tests.system.calls import (
+    FIRST_TIMESTAMP_MS,
+    MakeTopic,
+    create_topic,
+    end_offset,
+    fetch_request,
+    fetch_topic,
+)
 from tests.system.group_calls import GroupMember, commit
 from tests.system.transactions.admin_calls import describe
 from tests.system.transactions.committed import READ_COMMITTED, committed_values
@@ -337,6 +346,28 @@ def test_a_client_adds_none_of_the_brokers_own_topics_to_its_transaction(
         assert producer.add(internal, 0) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert producer.commit() is NONE
     assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == 7
+
+
+@BOTH_VERSIONS
+def test_a_transaction_ends_that_has_as_many_partitions_as_its_record_holds(
+    tmp_path: Path, version: int
+) -> None:
+    """The record of its decision has more about each of them."""
+    partition_count = 100
+    settings = {"message.max.bytes": "600", "transaction.state.log.num.partitions": "1"}
+    with (
+        BrokerProcess(tmp_path, settings=settings) as broker,
+        WireClient(broker.port) as client,
+    ):
+        create_topic(client, "many", partition_count)
+        producer = a_producer(client, "many", version)
+        if version == 1:
+            assert producer.add("many", *range(partition_count)) is NONE
+        codes = producer.write_together("many", b"x", partitions=range(partition_count))
+        assert codes == [NONE] * partition_count
+        assert producer.commit() is NONE
+        last = partition_count - 1
+        assert committed_values(client, "many", partition=last) == [b"x"]
 
 
 def test_only_the_producer_of_a_transactional_id_works_on_its_transaction(

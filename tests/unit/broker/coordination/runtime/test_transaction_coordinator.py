@@ -44,7 +44,7 @@ from strandline.storage.crash_points import (
 from strandline.storage.errors import DiskError, RecordListTooLarge
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.recovery_report import RecoveryReport
-from strandline.storage.model import TopicPartition
+from strandline.storage.model import ZERO_TOPIC_ID, TopicPartition
 from tests.unit.broker.coordination.coordinator_world import MemoryPartition, World
 
 V1, V2 = TransactionVersion.V0, TransactionVersion.V2
@@ -72,7 +72,7 @@ class Markers:
     end_offset: int = 10
 
     def log_ends(self, partitions: Iterable[TopicPartition]) -> tuple[LogEnd, ...]:
-        return tuple(LogEnd(one, 0, self.end_offset) for one in sorted(partitions))
+        return tuple(LogEnd(one, ZERO_TOPIC_ID, 0, self.end_offset) for one in sorted(partitions))
 
     def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
         self.asked += 1
@@ -236,6 +236,7 @@ def test_a_transaction_that_ended_before_all_was_loaded_blocks_no_partition() ->
     async def scenario(world: TransactionWorld) -> None:
         opened = OpenTransaction(
             partition=A,
+            topic_id=ZERO_TOPIC_ID,
             producer=ProducerIdentity(7, 0),
             first_offset=3,
             leader_epoch=0,
@@ -337,6 +338,7 @@ def test_a_transaction_does_not_end_before_it_is_known_whether_it_has_lost_a_par
         world.markers.left_open = [
             OpenTransaction(
                 partition=B,
+                topic_id=ZERO_TOPIC_ID,
                 producer=ProducerIdentity(0, 0),
                 first_offset=0,
                 leader_epoch=0,
@@ -368,6 +370,7 @@ def test_no_transaction_begins_in_a_partition_before_the_one_that_is_open_there_
         world.markers.left_open = [
             OpenTransaction(
                 partition=A,
+                topic_id=ZERO_TOPIC_ID,
                 producer=ProducerIdentity(0, 0),
                 first_offset=0,
                 leader_epoch=0,
@@ -683,6 +686,7 @@ def test_a_partition_that_waits_for_a_lost_end_joins_with_no_other() -> None:
         world.markers.left_open = [
             OpenTransaction(
                 partition=B,
+                topic_id=ZERO_TOPIC_ID,
                 producer=ProducerIdentity(0, 0),
                 first_offset=0,
                 leader_epoch=0,

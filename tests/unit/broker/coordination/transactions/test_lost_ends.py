@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 
 import pytest
@@ -23,12 +24,14 @@ from strandline.broker.coordination.transactions.transaction import (
     TransactionState,
     TransactionVersion,
 )
-from strandline.storage.model import TopicPartition
+from strandline.storage.model import ZERO_TOPIC_ID, TopicId, TopicPartition
 
+TOPIC_ID = uuid.UUID(int=1)
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
 COMMIT, ABORT = TransactionEnd.COMMIT, TransactionEnd.ABORT
 OPEN = OpenTransaction(
     partition=HERE,
+    topic_id=TOPIC_ID,
     producer=ProducerIdentity(7, 3),
     first_offset=100,
     leader_epoch=5,
@@ -48,8 +51,14 @@ ABORTS = COMMITS._replace(state=TransactionState.PREPARE_ABORT)
 BUMPED = COMMITS._replace(epoch=4, client_version=TransactionVersion.V2)
 
 
-def log_end(offset: int, *, epoch: int = 5, partition: TopicPartition = HERE) -> LogEnd:
-    return LogEnd(partition, epoch, offset)
+def log_end(
+    offset: int,
+    *,
+    epoch: int = 5,
+    partition: TopicPartition = HERE,
+    topic_id: TopicId = TOPIC_ID,
+) -> LogEnd:
+    return LogEnd(partition, topic_id, epoch, offset)
 
 
 def decided(transaction: Transaction, *ends: LogEnd) -> Transaction:
@@ -79,7 +88,9 @@ def test_an_end_has_the_identity_that_its_marker_had() -> None:
         (COMMITS._replace(producer_id=8, previous_producer_id=8), log_end(105)),
         # Of a time when other records had these offsets; those are lost.
         (COMMITS, log_end(105, epoch=4)),
-        # Of the transaction before, in a deleted topic of that name, and of the one after it.
+        # In a deleted topic of that name.
+        (COMMITS, log_end(105, topic_id=ZERO_TOPIC_ID)),
+        # Of the transaction before, and of the one after it.
         (BUMPED._replace(epoch=3), log_end(105)),
         (BUMPED._replace(epoch=5), log_end(105)),
         (COMMITS._replace(epoch=2), log_end(105)),
@@ -144,6 +155,7 @@ def test_a_decision_on_a_retired_producer_is_that_on_its_transaction() -> None:
         (log_end(101, epoch=4), False),
         # Its own partition was offline when that was decided: it cannot have a later one.
         (log_end(100, partition=THERE), True),
+        (log_end(100, topic_id=ZERO_TOPIC_ID), True),
     ],
 )
 def test_what_began_after_the_decision_is_not_what_the_coordinator_is_ending(

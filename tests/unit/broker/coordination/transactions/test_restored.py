@@ -15,7 +15,7 @@ from strandline.broker.coordination.transactions.transaction import (
     TransactionState,
     TransactionVersion,
 )
-from strandline.storage.model import TopicPartition
+from strandline.storage.model import ZERO_TOPIC_ID, TopicPartition
 
 V1, V2 = TransactionVersion.V0, TransactionVersion.V2
 PREPARE_COMMIT, COMPLETE_COMMIT = (
@@ -38,6 +38,7 @@ KNOWN = Transaction(
 def opened(epoch: int) -> OpenTransaction:
     return OpenTransaction(
         partition=TopicPartition("t", 0),
+        topic_id=ZERO_TOPIC_ID,
         producer=ProducerIdentity(KNOWN.producer_id, epoch),
         first_offset=100,
         leader_epoch=0,
@@ -80,7 +81,7 @@ def test_what_began_after_the_decision_aborts(end_offset: int, is_committed: boo
     known = KNOWN._replace(
         state=PREPARE_COMMIT,
         client_version=V1,
-        log_ends=(LogEnd(TopicPartition("t", 0), 0, end_offset),),
+        log_ends=(LogEnd(TopicPartition("t", 0), ZERO_TOPIC_ID, 0, end_offset),),
     )
     expected = TransactionEnd.COMMIT if is_committed else TransactionEnd.ABORT
     assert end_of_open(known, opened(KNOWN.epoch)) is expected

@@ -8,6 +8,8 @@ MARKED, and wrote the same bytes again from what they had read.
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 from strandline.broker.protocol.formats.transaction_log import (
@@ -101,12 +103,18 @@ WRITTEN_BY_KAFKA = [
         id="the last epoch, version 1",
     ),
 ]
-LOG_ENDS = (LoggedEnds(topic="flüge", ends=(LoggedEnd(partition_id=3, leader_epoch=1, offset=9),)),)
+LOG_ENDS = (
+    LoggedEnds(
+        topic="flüge",
+        topic_id=uuid.UUID(int=5),
+        ends=(LoggedEnd(partition_id=3, leader_epoch=1, offset=9),),
+    ),
+)
 WITH_LOG_ENDS = (
     "000100000000000012677fff0000ea600203135f5f636f6e73756d65725f6f666673657473020000000c00"
     "07666cc3bc6765030000000000000003000000018bcfe56be80000018bcfe5680005000800000000000012"
-    "67010800000000000012680202000203020000e8071b0207666cc3bc676502000000030000000100000000"
-    "000000090000"
+    "67010800000000000012680202000203020000e9072b0207666cc3bc676500000000000000000000000000"
+    "00000502000000030000000100000000000000090000"
 )
 
 
