@@ -49,7 +49,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FOREIGN_PROPERTIES = {
     *("group.id", "group.instance.id", "group.protocol", "linger.ms", "max.poll.interval.ms"),
     *("check.crcs", "security.protocol", "http.client", "kafka.protocol"),
-    *("fetch.min.bytes", "fetch.max.wait.ms", "transactional.id"),
+    *("fetch.min.bytes", "fetch.max.wait.ms", "transactional.id", "isolation.level"),
+    *("processing.guarantee", "execution.checkpointing.interval"),
+    *("exactly.once.source.support", "exactly.once.support"),
 }
 FOREIGN_FAMILIES = ("spark.",)
 

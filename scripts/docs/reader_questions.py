@@ -128,6 +128,12 @@ OPERATOR = (
         "how-to/restore.md#move-a-broker-to-another-machine",
         "move it to the new machine",
     ),
+    Question(
+        "Does exactly once work, and what do I set in my application?",
+        "exactly once client",
+        "how-to/groups.md#exactly-once-what-to-set-in-each-client",
+        "processing.guarantee=exactly_once_v2",
+    ),
 )
 ANALYST = (
     Question(
