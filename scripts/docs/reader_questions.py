@@ -134,6 +134,12 @@ OPERATOR = (
         "how-to/groups.md#exactly-once-what-to-set-in-each-client",
         "processing.guarantee=exactly_once_v2",
     ),
+    Question(
+        "A customer wants to be forgotten: how do I erase their records?",
+        "erase GDPR",
+        "how-to/run.md#erase-the-values-of-one-key",
+        "write a record with the key and a null value",
+    ),
 )
 ANALYST = (
     Question(

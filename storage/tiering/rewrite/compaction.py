@@ -81,6 +81,7 @@ from strandline.storage.local.formats.names import LOG_SUFFIX, TXN_INDEX_SUFFIX,
 from strandline.storage.local.formats.txn_index import TxnIndex
 from strandline.storage.local.segment.cleaned_segment import cleaned_path, remove_cleaned
 from strandline.storage.model import (
+    NO_TIMESTAMP,
     AbortedTransaction,
     Epoch,
     Offset,
@@ -123,10 +124,18 @@ _POINTS = UploadPoints(after_log=COMPACT_AFTER_LOG, after_meta=COMPACT_AFTER_MET
 # --- deciding --------------------------------------------------------------------------------
 
 
-def is_worth_compacting(manifest: Manifest, config: LogConfig) -> bool:
-    """Returns whether the share of bytes that were archived after the last round is large enough.
+def is_worth_compacting(
+    manifest: Manifest,
+    config: LogConfig,
+    *,
+    now_ms: TimestampMs,
+    last_round_ms: TimestampMs = NO_TIMESTAMP,
+) -> bool:
+    """Returns whether enough was archived after the last round, or whether it is too old (KIP-354).
 
-    So a byte is rewritten about as often as the archive grows by that share.
+    Enough is a share of the bytes, so that a byte is rewritten about as often as the archive grows
+    by that share. Too old is a record beyond max.compaction.lag.ms. There is one round for it in
+    that time, or each segment with old timestamps would have the whole archive read.
     """
     if not config.is_compacted or manifest.is_empty:
         return False
@@ -135,8 +144,14 @@ def is_worth_compacting(manifest: Manifest, config: LogConfig) -> bool:
     if manifest.segment_count < 2 and not parts[0].base_offset < cleaned_offset:
         # One segment was compacted before it was copied, unless a merge made it of several.
         return False
-    dirty_bytes = sum(part.size_bytes for part in parts if part.end_offset > cleaned_offset)
-    return dirty_bytes > config.min_cleanable_dirty_ratio * manifest.size_bytes
+    dirty = [part for part in parts if part.end_offset > cleaned_offset]
+    if not dirty:
+        return False
+    dirty_bytes = sum(part.size_bytes for part in dirty)
+    if dirty_bytes > config.min_cleanable_dirty_ratio * manifest.size_bytes:
+        return True
+    waits_since_ms = max(last_round_ms, min(part.min_timestamp_ms for part in dirty))
+    return now_ms - waits_since_ms > config.max_compaction_lag_ms
 
 
 def borders_of(manifest: Manifest, entries: Sequence[SegmentEntry]) -> frozenset[Offset]:
@@ -414,6 +429,8 @@ class CompactionSteps:
         # Rewritten runs of one page that wait for a common commit, and since when.
         self._pending: list[Replacement] = []
         self._pending_since_s = 0.0
+        # When the last round of this process ended.
+        self._last_round_ms = NO_TIMESTAMP
         # The last unreadable segment, the key that shows whether it is still there (its page's or
         # its `.log`'s), and the number of failures.
         self._unreadable: tuple[SegmentEntry, str, int] | None = None
@@ -496,16 +513,19 @@ class CompactionSteps:
         manifest, config = self._owner.remote.manifest, self._owner.log.config
         if manifest is None or not may_rewrite(config):
             return False
-        if self._compactor.is_busy or not is_worth_compacting(manifest, config):
+        if self._compactor.is_busy or self._is_left_alone(manifest):
             return False
-        if self._is_left_alone(manifest):
+        now_ms = self._compactor.believed_ms()
+        if not is_worth_compacting(
+            manifest, config, now_ms=now_ms, last_round_ms=self._last_round_ms
+        ):
             return False
         start_offset = manifest.log_start_offset
         entries = await self._owner.remote.all_from(start_offset)
         borders = await self._owner.threads.run(partial(borders_of, manifest, entries))
         if self._owner.life.is_detached() or self._compactor.is_busy or not entries:
             return False
-        mark, now_ms = manifest.compaction, self._compactor.believed_ms()
+        mark = manifest.compaction
         job = CompactionJob(
             partition=self._owner.remote.partition,
             config=config,
@@ -541,6 +561,7 @@ class CompactionSteps:
             manifest = self._owner.manifest()
             await self._owner.commit(manifest.with_compaction(self._next_mark(done)))  # 3
             crash_point(COMPACT_AFTER_MARK)
+            self._last_round_ms = self._compactor.believed_ms()
             self._report_compacted(under_way, done)
             return True
         if isinstance(done, Replacement):

@@ -213,6 +213,30 @@ async def test_the_archive_is_compacted_when_newer_keys_came(tmp_path: Path) -> 
 
 
 @asynchronous
+async def test_a_deleted_value_leaves_the_bucket_within_the_compaction_lag(tmp_path: Path) -> None:
+    """However little of the archive is new (KIP-354)."""
+    lag_ms = 60_000
+    config = replace(COMPACTED, min_cleanable_dirty_ratio=0.9, max_compaction_lag_ms=lag_ms)
+    async with Rig(tmp_path, config=config) as rig:
+        others = ((b"%d" % number, b"y" * 100) for number in range(20))
+        for records in (((b"a person", b"x"), *others), ((b"z", b"z"),), ((b"a person", None),)):
+            rig.put(*records)
+            rig.seal()
+            await rig.clean()
+            await rig.settle()
+        # The first round is over; the tombstone is too few bytes for another one.
+        assert rig.archived == [(0, 22), (22, 23)]
+        rig.pass_ms(lag_ms + 1000)
+        await rig.settle()
+        rig.pass_ms(GRACE_MS)
+        await rig.settle()
+        assert set(rig.data_keys()) == keys_of(rig.manifest)
+        await rig.lose_disk()
+        values = [record.value for record in await rig.records() if record.key == b"a person"]
+        assert values == [None]
+
+
+@asynchronous
 async def test_damage_in_the_bucket_is_not_compacted_into_new_segments(tmp_path: Path) -> None:
     """Offsets and epochs lie outside of the batches' CRCs; the manifest has that of all."""
     async with Rig(tmp_path, config=COMPACTED) as rig:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.model import AbortedTransaction
+from strandline.storage.model import NO_TIMESTAMP, AbortedTransaction
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.records.txn_index import encode_entries
 from strandline.storage.remote.manifest import manifest as manifest_module
@@ -173,11 +173,11 @@ def test_one_segment_is_compacted_again_if_a_merge_put_new_records_into_it(tmp_p
 
     def is_worth(cleaned_offset: int) -> bool:
         mark = CompactionMark(cleaned_offset=cleaned_offset, horizon_offset=0, horizon_ms=0)
-        return is_worth_compacting(manifest.with_compaction(mark), rig.config)
+        return is_worth_compacting(manifest.with_compaction(mark), rig.config, now_ms=0)
 
     # Copied as the cleaner left it; merged over the border of what was clean; and clean.
     assert [is_worth(cleaned_offset) for cleaned_offset in (0, 5, 10)] == [False, True, False]
-    assert not is_worth_compacting(manifest, rig.config)
+    assert not is_worth_compacting(manifest, rig.config, now_ms=0)
     rig.executors.shutdown()
 
 
@@ -193,10 +193,36 @@ def test_the_archive_is_compacted_when_enough_of_it_came_after_the_last_round(
     def is_worth(cleaned_offset: int, ratio: float) -> bool:
         mark = CompactionMark(cleaned_offset=cleaned_offset, horizon_offset=0, horizon_ms=0)
         config = replace(rig.config, min_cleanable_dirty_ratio=ratio)
-        return is_worth_compacting(manifest.with_compaction(mark), config)
+        return is_worth_compacting(manifest.with_compaction(mark), config, now_ms=0)
 
     assert [is_worth(clean, 0.5) for clean in (0, 10, 20, 30, 40)] == [True, True] + 3 * [False]
     assert [is_worth(clean, 0.0) for clean in (30, 40)] == [True, False]
+    rig.executors.shutdown()
+
+
+def test_no_record_of_the_archive_waits_longer_than_the_compaction_lag_allows(
+    tmp_path: Path,
+) -> None:
+    rig = make_rig(tmp_path)
+    log = encode_batch([Record(offset=0, timestamp_ms=0, key=b"1", value=b"x")])
+    first = archive_segment(rig.memory, ID_PARTITION, log).entry
+    four = tuple(
+        replace(first, base_offset=n * 10, end_offset=n * 10 + 10, min_timestamp_ms=n * 1000)
+        for n in range(4)
+    )
+    manifest = Manifest(topic=TOPIC, topic_id=TOPIC_ID, partition=0, segments=four)
+    config = replace(rig.config, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=5000)
+
+    def is_worth(cleaned_offset: int, now_ms: int, last_round_ms: int = NO_TIMESTAMP) -> bool:
+        mark = CompactionMark(cleaned_offset=cleaned_offset, horizon_offset=0, horizon_ms=0)
+        return is_worth_compacting(
+            manifest.with_compaction(mark), config, now_ms=now_ms, last_round_ms=last_round_ms
+        )
+
+    # The oldest record after the last round is of 3000.
+    assert [is_worth(30, now_ms) for now_ms in (8000, 8001)] == [False, True]
+    assert [is_worth(30, now_ms, 7000) for now_ms in (12000, 12001)] == [False, True]
+    assert not is_worth(40, 100_000)
     rig.executors.shutdown()
 
 
