@@ -3,14 +3,14 @@
 Messages and alerts name a page as this command takes it, so that a reader with the wheel alone has
 the page too. It also takes a path in a checkout, a part of a path, or words. Words are looked for
 in the headings, and if no heading has them all, in the text. One section is printed, several are
-listed.
+listed. If no text has them all, those with most of them are listed.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -26,6 +26,9 @@ examples:
   strandline docs disk full             # the section with these words in its heading
   strandline docs too few descriptors   # or in its text; of several sections the list
 """
+
+# Sections to try if none has all words.
+NEAREST_MAX = 10
 
 _FENCE = re.compile(r"^ *```")
 _HEADING = re.compile(r"^(#+) (.*)$")
@@ -75,10 +78,21 @@ def find(texts: Mapping[str, str], asked: str) -> str:
     found = [section for section in sections if section.is_headed(asked)]
     found = found or [section for section in sections if section.has(asked)]
     if not found:
-        raise InvalidConfig(f"no page has {asked!r}; `strandline docs` lists pages")
+        return _nearest(sections, asked)
     # A page or section that is found has those below its heading.
     outer = [one for one in found if not any(one.is_within(other) for other in found)]
     return outer[0].whole if len(outer) == 1 else "".join(section.line for section in outer)
+
+
+def _nearest(sections: Sequence[_Section], asked: str) -> str:
+    """Lists sections that have most of the words. Raises InvalidConfig if none has one."""
+    most = max(section.count(asked) for section in sections)
+    if not most:
+        raise InvalidConfig(f"no page has {asked!r}; `strandline docs` lists pages")
+    near = [section for section in sections if section.count(asked) == most]
+    near.sort(key=lambda section: -section.count_in_title(asked))
+    lines = "".join(section.line for section in near[:NEAREST_MAX])
+    return f"No section has all of these words. The nearest:\n{lines}"
 
 
 def _pages_named(texts: Mapping[str, str], asked: str) -> Iterator[str]:
@@ -125,14 +139,20 @@ class _Section:
     def line(self) -> str:
         return f"{self.name}#{self.anchor}\n"
 
+    def count_in_title(self, asked: str) -> int:
+        return sum(word in self.title.lower() for word in asked.lower().split())
+
+    def count(self, asked: str) -> int:
+        return sum(word in self.own.lower() for word in asked.lower().split())
+
     def is_headed(self, asked: str) -> bool:
-        return all(word in self.title.lower() for word in asked.lower().split())
+        return self.count_in_title(asked) == len(asked.split())
 
     def is_within(self, other: _Section) -> bool:
         return self.name == other.name and other.start < self.start < other.end
 
     def has(self, asked: str) -> bool:
-        return all(word in self.own.lower() for word in asked.lower().split())
+        return self.count(asked) == len(asked.split())
 
 
 def _sections(texts: Mapping[str, str]) -> Iterator[_Section]:

@@ -77,6 +77,15 @@ def test_words_that_no_heading_has_find_the_sections_whose_text_has_them() -> No
     assert find(texts, "wait").splitlines() == listed
 
 
+def test_if_no_section_has_all_words_those_with_most_are_listed_headings_first() -> None:
+    texts = {"how-to/a.md": "# A\nslow tape\n", **TEXTS}
+    assert find(texts, "slow tape robot").splitlines()[1:] == ["how-to/a.md#a"]
+    assert find(texts, "quantum slow").splitlines()[1:] == [
+        "runbooks/disk.md#disk-slow",
+        "how-to/a.md#a",
+    ]
+
+
 def test_without_words_every_page_is_listed_with_its_title() -> None:
     assert find(TEXTS, "").splitlines()[0] == "how-to/run.md     Run it"
 
