@@ -140,6 +140,12 @@ OPERATOR = (
         "how-to/run.md#erase-the-values-of-one-key",
         "write a record with the key and a null value",
     ),
+    Question(
+        "We move to another bucket: how?",
+        "another bucket",
+        "how-to/bucket.md#move-the-archive-to-another-bucket",
+        "aws s3 sync",
+    ),
 )
 ANALYST = (
     Question(
