@@ -227,8 +227,8 @@ class Partition:
             if self.log.end_offset < wanted_end:
                 # The outcome of these records is unknown, and others may get their offsets.
                 raise DiskError(f"{self.topic_partition} was cut below {wanted_end}")
-            is_mine = self._flushing is None
-            if self._flushing is None:
+            # One that has ended began before the records that are missing from the device.
+            if self._flushing is None or self._flushing.done():
                 loop = asyncio.get_running_loop()
                 self._flushing = loop.run_in_executor(self._syncs, local.flush)
             try:
@@ -237,9 +237,6 @@ class Partition:
                 # A move replaced the folder during the flush: its copy was synced before.
                 if self.log.local is local:
                     raise
-            finally:
-                if is_mine:
-                    self._flushing = None
 
     def wait(self, waiter: AppendWaiter) -> None:
         self._waiters.add(waiter)

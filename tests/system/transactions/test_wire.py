@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -61,11 +62,15 @@ from tests.system.transactions.wire_producer import WireProducer
 
 pytestmark = pytest.mark.slow
 
+# One: all producers write to the same log.
+BROKER_SETTINGS = {"transaction.state.log.num.partitions": "1"}
 BOTH_VERSIONS = pytest.mark.parametrize("version", [1, 2])
 NONE = ErrorCode.NONE
 A_RECORD = Record(offset=0, timestamp_ms=FIRST_TIMESTAMP_MS, key=None, value=b"plain")
 # Far longer than a test waits for an answer.
 NEVER_MS = 600_000
+PRODUCERS = 8
+BEGINNINGS = 20
 
 
 def a_producer(client: WireClient, topic: str, version: int) -> WireProducer:
@@ -207,6 +212,21 @@ def test_a_new_producer_fences_the_one_before_it_and_aborts_what_that_left_open(
     successor.send(topic, b"mine")
     assert successor.commit() is NONE
     assert committed_values(client, topic) == [b"mine"]
+
+
+def test_producers_begin_at_the_same_time(broker: BrokerProcess) -> None:
+    """The answer to each waits for the device: some come while a flush for others ends."""
+
+    def begin(number: int) -> int:
+        with WireClient(broker.port) as client:
+            producer = WireProducer(client, f"one of several: {number}", version=2)
+            for _ in range(BEGINNINGS):
+                producer.begin()
+        return producer.epoch
+
+    with ThreadPoolExecutor(PRODUCERS) as threads:
+        epochs = list(threads.map(begin, range(PRODUCERS)))
+    assert epochs == [BEGINNINGS - 1] * PRODUCERS
 
 
 def test_each_transaction_of_version_2_has_an_epoch_of_its_own(

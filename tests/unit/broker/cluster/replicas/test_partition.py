@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import TypeVar, cast
 
 import pytest
 
@@ -48,6 +48,8 @@ from tests.unit.storage.local.builders import PARTITION, append, batch, open_log
 
 OFFSET_OUT_OF_RANGE = 1
 CONTEXT = cast(RequestContext, SimpleNamespace(api_version=10))
+T = TypeVar("T")
+
 END = 10
 WAIT_S_MAX = 60.0
 
@@ -256,4 +258,61 @@ def test_who_waits_for_a_flush_of_what_was_cut_off_meanwhile_is_refused() -> Non
                     await partition.flush()
 
     log = SimpleNamespace(end_offset=END, local=CutLog())
+    asyncio.run(run())
+
+
+class SyncedLog:
+    """A log that is synced up to its end; asked often for its recovery point, it fails."""
+
+    READS_MAX = 1000
+
+    def __init__(self) -> None:
+        self.end_offset = 0
+        self._synced_end = 0
+        self._read_count = 0
+
+    @property
+    def local(self) -> SyncedLog:
+        return self
+
+    @property
+    def recovery_point(self) -> int:
+        self._read_count += 1
+        assert self._read_count < self.READS_MAX, "a caller asks again and again"
+        return self._synced_end
+
+    def flush(self) -> None:
+        self._synced_end = self.end_offset
+
+
+class SyncsOnLoop(Executor):
+    """Runs a sync at once: its future ends while the loop goes on."""
+
+    def submit(self, call: Callable[..., T], /, *args: object, **_: object) -> Future[T]:
+        ended: Future[T] = Future()
+        ended.set_result(call(*args))
+        return ended
+
+
+def test_who_appends_when_a_flush_has_just_ended_starts_the_next_one() -> None:
+    """The one that began the flush before is told of its end some turns of the loop later."""
+
+    async def run() -> None:
+        log = SyncedLog()
+        partition = Partition(
+            TopicPartition("t", 0),
+            uuid.uuid4(),
+            cast(UnifiedLog, log),
+            0,
+            syncs=SyncsOnLoop(),
+            traffic=TopicTraffic(),
+        )
+        async with asyncio.TaskGroup() as callers:
+            for _ in range(10):
+                log.end_offset += 1
+                callers.create_task(partition.flush())
+                # One turn: each comes at another moment of the flush before.
+                await asyncio.sleep(0)
+        assert log.recovery_point == log.end_offset
+
     asyncio.run(run())
