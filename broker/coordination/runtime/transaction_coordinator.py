@@ -736,6 +736,8 @@ class TransactionCoordinator:
             self._settle_after_crash()
             await self._finish_all()
             await self._follow_time()
+            # Waiting for an event that is set already lets nobody else run.
+            await asyncio.sleep(0)
             try:
                 async with asyncio.timeout(POLL_S):
                     await self._wake.wait()

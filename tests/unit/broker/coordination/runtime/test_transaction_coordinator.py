@@ -461,6 +461,20 @@ def test_a_transaction_of_more_partitions_than_one_turn_takes_ends_all_the_same(
     play(scenario)
 
 
+def test_the_markers_of_a_large_transaction_leave_turns_of_the_loop_to_others() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = await world.restarted()
+        many = [TopicPartition("many", index) for index in range(5000)]
+        producer = await begun(coordinator, *many)
+        await coordinator.end("tx", producer, COMMIT, V2)
+        while state_of(coordinator) is not TransactionState.COMPLETE_COMMIT:
+            asked_before = world.markers.asked
+            await asyncio.sleep(0)
+            assert world.markers.asked - asked_before <= MARKERS_PER_TURN_MAX
+
+    play(scenario)
+
+
 def test_partitions_that_refuse_a_marker_keep_no_others_waiting() -> None:
     async def scenario(world: TransactionWorld) -> None:
         coordinator = await world.restarted()
