@@ -120,10 +120,14 @@ class LibrdkafkaMember(_ThreadMember):
                 self.delivered.append((message.partition(), message.offset()))
                 next_offsets[message.partition()] = message.offset() + 1
             self.after_poll(consumer, next_offsets)
+        self.before_close(consumer, next_offsets)
         consumer.close()
 
     def after_poll(self, consumer: Consumer, next_offsets: dict[int, int]) -> None:
         """What a member does besides."""
+
+    def before_close(self, consumer: Consumer, next_offsets: dict[int, int]) -> None:
+        """What it does at its end."""
 
 
 class CooperativeMember(LibrdkafkaMember):
@@ -138,6 +142,16 @@ class NewProtocolMember(LibrdkafkaMember):
 
     settings: ClassVar[dict[str, str | int]] = {"group.protocol": "consumer"}
 
+    def before_close(self, consumer: Consumer, next_offsets: dict[int, int]) -> None:
+        """Commits: if a rebalance is under way, librdkafka 2.16 may leave before it revokes."""
+        if next_offsets:
+            self._commit(consumer, next_offsets)
+            next_offsets.clear()
+
+    def _commit(self, consumer: Consumer, next_offsets: dict[int, int]) -> None:
+        offsets = [TopicPartition(self.topic, *found) for found in next_offsets.items()]
+        consumer.commit(offsets=offsets, asynchronous=False)
+
 
 class CommittingMember(NewProtocolMember):
     """Commits all that it has, again and again, and waits for each answer."""
@@ -145,9 +159,8 @@ class CommittingMember(NewProtocolMember):
     commits = 0
 
     def after_poll(self, consumer: Consumer, next_offsets: dict[int, int]) -> None:
-        offsets = [TopicPartition(self.topic, *found) for found in next_offsets.items()]
-        if offsets:
-            consumer.commit(offsets=offsets, asynchronous=False)
+        if next_offsets:
+            self._commit(consumer, next_offsets)
             self.commits += 1
 
 
