@@ -233,7 +233,7 @@ def _too_far(column: Any, what: str) -> Any | None:
 def _has_times(kind: Any) -> bool:
     if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
         return True
-    return any(_has_times(kind.field(number).type) for number in range(kind.num_fields))
+    return any(_has_times(one.type) for one in _parts(kind))
 
 
 def _has_far(column: Any) -> bool:
@@ -267,6 +267,11 @@ def _envelope(value: Any) -> Any:
 
 
 def _checked(fields: list[Any]) -> Any:
+    if empty := sorted(_empty(fields, "")):
+        raise TableRefused(
+            f"{', '.join(empty)} is a record or message without fields, and Parquet has no such"
+            " column: leave it out of the schema of the values (valueSchema, valueDescriptors)"
+        )
     if twice := sorted(_twice(fields, "")):
         raise TableRefused(
             f"the table would have two columns named {', '.join(twice)} (in most engines case does"
@@ -276,11 +281,22 @@ def _checked(fields: list[Any]) -> Any:
     return pa.schema(fields)
 
 
+def _empty(fields: Sequence[Any], path: str) -> Iterator[str]:
+    """Names of structs without fields, at any depth."""
+    for one in fields:
+        name = f"{path}{one.name}"
+        if pa.types.is_struct(one.type) and not one.type.num_fields:
+            yield name
+        yield from _empty(_parts(one.type), f"{name}.")
+
+
 def _twice(fields: Sequence[Any], path: str) -> Iterator[str]:
     """Names of which there is another one, at any depth; one for both if they are equal."""
     names = [one.name.lower() for one in fields]
     yield from {f"{path}{one.name}" for one in fields if names.count(one.name.lower()) > 1}
     for one in fields:
-        kind = one.type
-        parts = [kind.field(number) for number in range(kind.num_fields)]
-        yield from _twice(parts, f"{path}{one.name}.")
+        yield from _twice(_parts(one.type), f"{path}{one.name}.")
+
+
+def _parts(kind: Any) -> list[Any]:
+    return [kind.field(number) for number in range(kind.num_fields)]

@@ -13,7 +13,7 @@ from strandline.spark_lake.options.value_options import ValueErrors, ValueFormat
 from strandline.spark_lake.query.arrow_scan import make_query, refuse_jvm
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.archive import check_mode, load_view
-from strandline.spark_lake.table.columns import NEEDED_PARTS, column_names
+from strandline.spark_lake.table.columns import NEEDED_PARTS, REJECTED_REASON, column_names
 from strandline.spark_lake.table.engines.local_engine import LocalEngine
 from strandline.spark_lake.table.engines.spark_engine import SparkEngine
 from strandline.spark_lake.table.errors import TableRefused
@@ -194,6 +194,7 @@ class TableRun:
         self, progress: Progress, *, should_stop: Callable[[], bool] = lambda: False
     ) -> SyncReport:
         """Brings the table up to the archive. Raises what `Sync.run` raises."""
+        self._load()
         settings = SyncSettings(
             names=self.names,
             file_bytes=self._request.file_bytes,
@@ -218,7 +219,7 @@ class TableRun:
 
         A table that exists has its own mode, unless another one than to append is asked for.
         """
-        has = self.store.load()
+        has = self._load()
         mode, existing = self._mode, None
         if has is not None and mode is Mode.APPEND:
             mode = has.mode
@@ -240,6 +241,7 @@ class TableRun:
         """Compares the table with the archive. Raises TableRefused, TierError, TableUnavailable."""
         table = self.upkeep()
         offsets = load_made(table)
+        self._refuse_second(table, offsets)
         self._check_names(table)
         kept = self._dropped(table)
         filters = [("timestamp", ">=", kept.before_ms)] if kept.before_ms else []
@@ -275,7 +277,7 @@ class TableRun:
         """
         table = self.upkeep()
         offsets = load_made(table)
-        self._refuse_second(offsets)
+        self._refuse_second(table, offsets)
         settle(offsets, self.rejected, wait=time.sleep)
         now_ms = SystemClock().now_ms()
         kept = None
@@ -327,13 +329,22 @@ class TableRun:
                 " of its sync"
             )
 
-    def _refuse_second(self, offsets: TableOffsets) -> None:
+    def _load(self) -> TableOffsets | None:
+        """What the table has, None without one. Raises InvalidConfig for one to leave alone."""
+        offsets = self.store.load()
+        if offsets is not None:
+            table = self.upkeep()
+            self._refuse_second(table, offsets)
+            self._check_names(table)
+        return offsets
+
+    def _refuse_second(self, table: CheckedTable, offsets: TableOffsets) -> None:
         """The files that its first table names for it would look like orphans."""
-        if self.store.name.endswith(SUFFIX) and not offsets.next_offsets:
-            first = self.store.name.removesuffix(SUFFIX)
+        is_second = not offsets.next_offsets and REJECTED_REASON in table.schema.names
+        if is_second and table.name.endswith(SUFFIX):
             raise TableRefused(
-                f"{self.store.name} has the rejected rows of another table: maintain {first}, which"
-                " maintains both"
+                f"{table.name} has the rejected rows of another table: name"
+                f" {table.name.removesuffix(SUFFIX)}, whose commands work on both"
             )
 
     def _dropped(self, table: CheckedTable) -> Kept:

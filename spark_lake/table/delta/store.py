@@ -366,6 +366,13 @@ def check_partitions(layout: DeltaLayout, schema: Any) -> None:
         if one not in schema.names:
             names = ", ".join(schema.names)
             raise InvalidConfig(f"--partition-by: there is no column {one}; there are {names}")
+    for one in layout.days.values():
+        kind = schema.field(one).type
+        if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+            raise InvalidConfig(
+                f"--partition-by 'day({one})': {one} is {kind}, which has no day; choose a column"
+                " of times or dates"
+            )
     for one in set(layout.columns) - set(layout.days):
         if not _has_one_text(kind := schema.field(one).type):
             raise InvalidConfig(

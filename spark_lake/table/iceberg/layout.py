@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pyiceberg.exceptions import ValidationError
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
@@ -148,7 +147,10 @@ def _partition_field(text: str, schema: Schema, field_id: int) -> PartitionField
             " floating-point numbers; choose a column of another type"
         )
     if not transform.can_transform(kind):
-        raise InvalidConfig(f"--partition-by {text!r}: {column} is {kind}")
+        raise InvalidConfig(
+            f"--partition-by {text!r}: {column} is {kind}, which {name or 'a partition'} cannot"
+            " take; choose another column or transform"
+        )
     suffix = f"_{name.removesuffix('s')}" if name else ""
     return PartitionField(
         source_id=source_id, field_id=field_id, transform=transform, name=f"{column}{suffix}"
@@ -169,14 +171,14 @@ def _transform(text: str, name: str, number: int | None) -> Transform[int, int]:
 
 def _sortable(column: str, schema: Schema) -> int:
     field = schema.find_field(_source(column, schema, "--sort-by"))
-    if not field.field_type.is_primitive or column not in {one.name for one in schema.fields}:
+    if not field.field_type.is_primitive:
         raise InvalidConfig(f"--sort-by {column}: rows are sorted by columns of one value each")
     return field.field_id
 
 
 def _source(column: str, schema: Schema, option: str) -> int:
-    try:
-        return schema.find_field(column).field_id
-    except (ValueError, ValidationError) as error:
-        names = ", ".join(schema.column_names)
-        raise InvalidConfig(f"{option}: there is no column {column}; there are {names}") from error
+    """The id of a column; fields of structs are none."""
+    known = {one.name: one.field_id for one in schema.fields}
+    if column not in known:
+        raise InvalidConfig(f"{option}: there is no column {column}; there are {', '.join(known)}")
+    return known[column]

@@ -150,7 +150,14 @@ class IcebergStore:
         table, wanted = self.loaded, iceberg_schema(schema)
         if check_schema(table.schema(), wanted, table=self.name):
             with naming_table(self.name, "widen"), table.update_schema() as update:
-                update.union_by_name(wanted)
+                try:
+                    update.union_by_name(wanted)
+                except ValueError as error:
+                    # Of a column `a.b` beside the field b of a struct a.
+                    raise TableRefused(
+                        f"table {self.name} cannot take a new field: {error}. Leave it out of"
+                        " valueSchema, or make another table"
+                    ) from error
         if self._layout.sort_columns:
             self._reorder()
 

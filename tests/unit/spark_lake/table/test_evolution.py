@@ -127,6 +127,31 @@ def test_every_field_that_a_table_can_never_take_is_named_and_nothing_is_written
     assert before == (data_files(archive), iceberg(run_of(archive, FIRST)).metadata_location)
 
 
+def test_a_new_column_with_the_full_name_of_a_field_is_refused(archive: ArchiveBuilder) -> None:
+    """For ever: a sync at an interval must not wait for it."""
+    add(archive, 0, OLD)
+    sync_of(archive, FIRST)
+    add(archive, 1, OLD)
+    for column in ("nested.a", "lines.element.n"):
+        with pytest.raises(TableRefused, match=f"cannot take a new field: .*{column}"):
+            sync_of(archive, f"id INT, `{column}` INT")
+
+
+@pytest.mark.parametrize("table_format", [{}, DELTA])
+def test_a_record_without_fields_is_refused_before_a_table_is_made(
+    archive: ArchiveBuilder, table_format: dict[str, Any]
+) -> None:
+    add(archive, 0, OLD)
+    empty = {"type": "record", "name": "Empty", "fields": []}
+    inside = {"type": "record", "name": "Inside", "fields": [{"name": "in", "type": empty}]}
+    for kind, name in ((empty, "e"), (inside, "e.in")):
+        fields = [{"name": "id", "type": "int"}, {"name": "e", "type": kind}]
+        schema = json.dumps({"type": "record", "name": "R", "fields": fields})
+        with pytest.raises(TableRefused, match=f"^{name} is a record or message without fields"):
+            sync_of(archive, schema, options={"valueFormat": "avro"}, **table_format)
+    assert not archive.path.with_name("archive-tables").joinpath("lake").exists()
+
+
 def test_a_delta_table_takes_new_columns_and_names_what_it_cannot_take(
     archive: ArchiveBuilder,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -72,9 +72,12 @@ def test_columns_have_the_names_that_were_chosen(
         assert make_run(orders, columns=columns).maintain(None, NOW).rewritten_files
         assert make_run(orders, columns=columns).check(deep=True).findings == []
         make_run(orders).maintain(None, NOW)
-        for refused in (TableRun.check, partial(TableRun.maintain, retention=Retention())):
-            with pytest.raises(InvalidConfig, match="no column _offset: give the --column options"):
-                refused(make_run(orders))
+    refusing: list[Callable[[TableRun], object]] = [partial(TableRun.sync, progress=NoProgress())]
+    if not table_format:
+        refusing += [TableRun.check, partial(TableRun.maintain, retention=Retention())]
+    for refused in refusing:
+        with pytest.raises(InvalidConfig, match="no column _offset: give the --column options"):
+            refused(make_run(orders, **table_format))
 
 
 def test_a_value_that_is_no_struct_has_one_column(orders: ArchiveBuilder) -> None:
@@ -242,9 +245,18 @@ def test_a_transform_that_does_not_suit_its_column_is_refused(orders: ArchiveBui
         (["week(_timestamp)"], "must be one of"),
         (["day(_time)"], "there is no column _time"),
         (["day(_timestamp)", "hour(_timestamp)"], "uses a column twice"),
+        (["nested.a"], "there is no column nested.a"),
+        (["bucket(4, nested.a)"], "there is no column nested.a"),
     ):
         with pytest.raises(InvalidConfig, match=said):
             sync(orders, partition_by=partition_by)
+    assert not data_files(orders)
+
+
+def test_a_delta_table_has_days_of_times_and_dates_alone(orders: ArchiveBuilder) -> None:
+    for column in ("city", "id"):
+        with pytest.raises(InvalidConfig, match=f"{column} is .*, which has no day"):
+            sync(orders, partition_by=[f"day({column})"], **DELTA)
     assert not data_files(orders)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -314,14 +316,22 @@ def test_files_of_a_running_sync_stay_and_old_ones_without_a_commit_go(
     assert not young & set(data_files(orders))
 
 
-def test_the_second_table_is_maintained_with_the_first_one_and_not_alone(
+def test_the_second_table_is_used_with_the_first_one_and_not_alone(
     orders: ArchiveBuilder,
 ) -> None:
     with simulated_crash("table.after-commit"), pytest.raises(SimulatedCrash):
         sync(orders, NUMBERED, **REJECT)
     # Its first table names files for it that it has not taken yet.
-    with pytest.raises(TableRefused, match=r"maintain lake\.orders, which maintains both"):
-        make_run(orders, NUMBERED, table="lake.orders_rejected").maintain(None, NOW)
+    second = make_run(orders, "id BIGINT", table="lake.orders_rejected")
+    alone: list[Callable[[], object]] = [
+        partial(second.maintain, None, NOW),
+        second.check,
+        second.plan,
+        partial(second.sync, NoProgress()),
+    ]
+    for command in alone:
+        with pytest.raises(TableRefused, match=r"name lake\.orders, whose commands work on both"):
+            command()
     run = make_run(orders, NUMBERED, **REJECT)
     run.maintain(None, NOW)
     run.sync(NoProgress())
