@@ -10,13 +10,14 @@ also every value.
 Of a table with the newest record of each key, the archive's keys tell which offsets it must have;
 those of one partition are in memory.
 
-Rows that retention took out of the archive are the table's alone: they are counted, not compared.
+Rows that retention or compaction took out of the archive are the table's alone: they are counted,
+not compared.
 Rows that the table's own retention dropped are not missed (`retention.DROPPED_PROPERTY`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -27,7 +28,7 @@ import pyarrow.compute as pc
 
 from strandline.spark_lake.archive.catalog import Catalog
 from strandline.spark_lake.archive.objects import ObjectReader
-from strandline.spark_lake.plan.planner import OffsetRange
+from strandline.spark_lake.plan.planner import OffsetRange, ScanPlan
 from strandline.spark_lake.query.arrow_scan import default_threads, read_in_order
 from strandline.spark_lake.query.counting import count_plan
 from strandline.spark_lake.query.query import Query
@@ -145,6 +146,8 @@ class Check:
         self._report = CheckReport(table=table.name)
         # The offsets of the newest records, sorted, by partition; none of a table of all records.
         self._newest: dict[int, Any] = {}
+        # The same of a table of all records, where compaction left fewer records than offsets.
+        self._left: dict[int, Any] = {}
 
     def run(self, *, deep: bool, count_query: Query) -> CheckReport:
         """`count_query` selects the same topic without its values.
@@ -177,6 +180,9 @@ class Check:
             if has.mode is Mode.APPEND:
                 plan = count_query.plan_ranges(reader, view.partitions, {place: found})
                 one.archive_rows = count_plan(count_query, plan, reader)
+                if one.archive_rows < _count(found) and not _has_transactions(plan):
+                    batches = read_in_order(count_query, plan, reader, threads=default_threads())
+                    self._left[one.partition] = _sorted(batches, "offset")
             else:
                 newest = self._newest_offsets(view, layout, {place: found}, kept, reader)
                 self._newest[one.partition] = newest
@@ -201,8 +207,7 @@ class Check:
             newest.add(rows.select([*dict.fromkeys([*columns, *kept.columns]), DELETED]))
         rows = newest.rows()
         rows = rows.filter(pc.invert(rows.column(DELETED)))
-        left = [kept.rows(one).column(columns[1]).to_numpy() for one in rows.to_batches()]
-        return np.sort(np.concatenate(left)) if left else np.empty(0, np.int64)
+        return _sorted(map(kept.rows, rows.to_batches()), columns[1])
 
     def _sources(self) -> list[_Source]:
         return [
@@ -324,6 +329,8 @@ class Check:
         one.rows_twice += len(inside) - len(distinct) + int(window.seen[distinct].sum())
         window.seen[distinct] = 1
         compared = inside[inside >= one.archive_start]
+        if one.partition in self._left:
+            compared = compared[np.isin(compared, self._left[one.partition])]
         newest = self._newest.get(one.partition)
         if newest is None or not is_rejected:
             one.compared_rows += len(compared)
@@ -366,8 +373,8 @@ class Check:
             )
         if one.rows_old:
             self._report.find(
-                f"{where}: {counted(one.rows_old, 'row')} with a newer record of its key"
-                " in the archive"
+                f"{where}: {counted(one.rows_old, 'row')} whose key has a newer record, or none any"
+                " more, in the archive"
             )
         rows = one.compared_rows - one.rows_twice
         if rows != one.archive_rows:
@@ -404,7 +411,7 @@ class Check:
             for other in sources[1:]:
                 # What was rejected stays so, also if the options could read it now.
                 wanted = self._without(wanted, self._rows_of(view, other, taken.ranges))
-            there = self._rows_of(view, first, taken.ranges)
+            there = self._in_archive(self._rows_of(view, first, taken.ranges))
             # Fields that the options do not know any more are not the archive's to compare.
             schema = shared_schema(first.table.schema, wanted.schema)
             self._compare_rows(conform(there, schema), conform(wanted, schema))
@@ -447,6 +454,14 @@ class Check:
         ]
         return pa.Table.from_batches(found, source.table.schema)
 
+    def _in_archive(self, rows: Any) -> Any:
+        """The rows that compaction left."""
+        partition, offset = (rows.column(self._names[one]) for one in ("partition", "offset"))
+        kept = np.full(rows.num_rows, fill_value=True)
+        for number, left in self._left.items():
+            kept &= (partition.to_numpy() != number) | np.isin(offset.to_numpy(), left)
+        return rows.filter(pa.array(kept))
+
     def _without(self, rows: Any, others: Any) -> Any:
         """The rows that are not among the others, of which there are few."""
         partition, offset = self._names["partition"], self._names["offset"]
@@ -460,11 +475,11 @@ class Check:
     def _compare_rows(self, there: Any, wanted: Any) -> None:
         partition, offset = self._names["partition"], self._names["offset"]
         order = [(partition, "ascending"), (offset, "ascending")]
-        self._report.deep_rows += wanted.num_rows
         there, wanted = (
             one.sort_by(order).combine_chunks()
             for one in _with_equal_counts(there, wanted, partition)
         )
+        self._report.deep_rows += wanted.num_rows
         for name in wanted.column_names:
             if there.column(name).equals(wanted.column(name)):
                 continue
@@ -493,6 +508,16 @@ def _with_equal_counts(there: Any, wanted: Any, partition: str) -> tuple[Any, An
         there.filter(pc.is_in(there.column(partition), value_set=known)),
         wanted.filter(pc.is_in(wanted.column(partition), value_set=known)),
     )
+
+
+def _has_transactions(plan: ScanPlan) -> bool:
+    return any(one.entry.has_transactions for split in plan.splits for one in split.slices)
+
+
+def _sorted(batches: Iterable[Any], column: str) -> Any:
+    """The values of a column of numbers."""
+    found = [one.column(column).to_numpy() for one in batches]
+    return np.sort(np.concatenate(found)) if found else np.empty(0, np.int64)
 
 
 def _passes(windows: Iterator[_Window]) -> Iterator[list[_Window]]:

@@ -45,6 +45,7 @@ from tests.unit.spark_lake.table.rig import (
     named_files,
     rows_of,
     sync,
+    value_of,
 )
 from tests.unit.spark_lake.table.test_rejected import NUMBERED, REJECT, parses, rejected_rows
 
@@ -425,6 +426,35 @@ def test_a_check_counts_rejected_rows_and_finds_one_that_is_in_both_tables(
         "partition 0: of the offsets 0 to 80, the table lacks 1 row",
         "partition 1: 1 row more than once",
     ]
+
+
+def test_rows_that_compaction_took_out_of_the_archive_are_not_compared(tmp_path: Path) -> None:
+    archive = ArchiveBuilder(tmp_path / "archive")
+    archive.add_topic("orders")
+    records = [
+        Record(offset=n, timestamp_ms=START_MS, key=b"k%d" % (n % 3), value=value_of(n), headers=())
+        for n in range(30)
+    ]
+    archive.add_segment("orders", make_batches(records))
+    sync(archive)
+    archive.topics["orders"].manifests.clear()
+    archive.add_segment("orders", make_batches([records[0], *records[4:7], *records[-3:]]))
+    run = make_run(archive)
+    report = run.check(deep=True)
+    assert report.findings == []
+    assert [(one.table_rows, one.archive_rows) for one in report.partitions] == [(30, 7)]
+    assert report.deep_rows == 7
+    iceberg(run).delete("_offset = 5")
+    assert make_run(archive).check().findings == [
+        "partition 0: of the offsets 0 to 30, the table lacks 1 row"
+    ]
+
+
+def test_a_deep_check_counts_only_rows_that_it_compared(orders: ArchiveBuilder) -> None:
+    sync(orders)
+    run = make_run(orders)
+    iceberg(run).delete("_topic_partition = 0 and _offset = 5")
+    assert make_run(orders).check(deep=True).deep_rows == 80
 
 
 def test_a_check_reads_each_file_once_however_many_partitions_it_has(

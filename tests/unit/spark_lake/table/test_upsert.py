@@ -187,7 +187,7 @@ def test_a_check_finds_rows_that_are_not_the_newest_of_their_key(
     assert pretended.store.load() is not None
     pretended.store.commit([], early.advanced(topic_id, {0: 40, 1: 40}, commit_id="lost"))
     findings = run.check().findings
-    assert sum("with a newer record of its key" in one for one in findings) == 2
+    assert sum("key has a newer record" in one for one in findings) == 2
 
 
 ENVELOPE = "op STRING, after STRUCT<id: BIGINT, city: STRING>"
