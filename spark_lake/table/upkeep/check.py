@@ -17,6 +17,7 @@ Rows that the table's own retention dropped are not missed (`retention.DROPPED_P
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,6 +92,9 @@ class CheckReport:
     findings: list[str] = field(default_factory=list)
     # Rows whose values were compared.
     deep_rows: int = 0
+    # By column, rows before the first one of their partition with a value: they are null, as of
+    # before the table had the column, and the archive has a value.
+    older_rows: Counter[str] = field(default_factory=Counter)
     unnamed_findings: int = 0
 
     def find(self, text: str) -> None:
@@ -148,6 +152,8 @@ class Check:
         self._newest: dict[int, Any] = {}
         # The same of a table of all records, where compaction left fewer records than offsets.
         self._left: dict[int, Any] = {}
+        # Partitions and columns that had a value so far.
+        self._has_values: set[tuple[int, str]] = set()
 
     def run(self, *, deep: bool, count_query: Query) -> CheckReport:
         """`count_query` selects the same topic without its values.
@@ -420,6 +426,7 @@ class Check:
                 for one, found in left.items()
                 if (end := _end(taken.ranges.get(one), found)) < found.end_offset
             }
+        self._find_empty_columns()
 
     def _archived(
         self,
@@ -480,18 +487,46 @@ class Check:
             for one in _with_equal_counts(there, wanted, partition)
         )
         self._report.deep_rows += wanted.num_rows
-        for name in wanted.column_names:
-            if there.column(name).equals(wanted.column(name)):
-                continue
-            for row in range(wanted.num_rows):
-                mine, theirs = (one.column(name)[row].as_py() for one in (there, wanted))
-                # A NaN is not equal to itself.
-                if repr(mine) != repr(theirs):
-                    place = [wanted.column(one)[row].as_py() for one in (partition, offset)]
-                    self._report.find(
-                        f"partition {place[0]} offset {place[1]}: column {name} is another value"
-                        " than in the archive"
-                    )
+        for number in pc.unique(wanted.column(partition)).to_pylist():
+            mine, theirs = (
+                one.filter(pc.equal(one.column(partition), number)) for one in (there, wanted)
+            )
+            for name in wanted.column_names:
+                self._compare_column(
+                    (number, name), theirs.column(offset), mine.column(name), theirs.column(name)
+                )
+
+    def _compare_column(self, place: tuple[int, str], offsets: Any, mine: Any, theirs: Any) -> None:
+        """`place` is the partition and the column; rows come in the order of their offsets."""
+        partition, name = place
+        for row in () if mine.equals(theirs) else range(len(mine)):
+            here, archived = mine[row].as_py(), theirs[row].as_py()
+            # A NaN is not equal to itself.
+            if repr(here) == repr(archived):
+                if here is not None:
+                    self._has_values.add(place)
+            elif here is None and place not in self._has_values and not self._is_of_record(name):
+                self._report.older_rows[name] += 1
+            else:
+                self._report.find(
+                    f"partition {partition} offset {offsets[row]}: column {name} is another value"
+                    " than in the archive"
+                )
+        if mine.null_count < len(mine):
+            self._has_values.add(place)
+
+    def _is_of_record(self, column: str) -> bool:
+        return column in self._names.values()
+
+    def _find_empty_columns(self) -> None:
+        """A column without any value is new, or was lost: nothing tells which."""
+        for name, count in self._report.older_rows.items():
+            if not any(name == column for _, column in self._has_values):
+                self._report.find(
+                    f"column {name}: {counted(count, 'row')} without a value that the archive has,"
+                    " and no row with one; it is right only if no sync has added rows since"
+                    " valueSchema has the field"
+                )
 
 
 def _with_equal_counts(there: Any, wanted: Any, partition: str) -> tuple[Any, Any]:

@@ -138,6 +138,29 @@ def test_a_new_column_with_the_full_name_of_a_field_is_refused(archive: ArchiveB
 
 
 @pytest.mark.parametrize("table_format", [{}, DELTA])
+def test_a_deep_check_knows_rows_of_before_a_column_from_values_that_are_lost(
+    archive: ArchiveBuilder, table_format: dict[str, Any]
+) -> None:
+    add(archive, 0, NEW | {"id": 0})
+    add(archive, 1, NEW | {"id": 1, "extra": None})
+    sync_of(archive, "id INT", **table_format)
+    schema = "id INT, extra ARRAY<STRING>"
+    sync_of(archive, schema, **table_format)
+    (empty,) = run_of(archive, schema, **table_format).check(deep=True).findings
+    assert empty.startswith("column extra: 1 row without a value")
+    add(archive, 2, NEW | {"id": 2})
+    sync_of(archive, schema, **table_format)
+    report = run_of(archive, schema, **table_format).check(deep=True)
+    assert (report.findings, dict(report.older_rows)) == ([], {"extra": 1})
+    # An older program goes on without the field.
+    add(archive, 3, NEW | {"id": 3})
+    sync_of(archive, "id INT", **table_format)
+    assert run_of(archive, schema, **table_format).check(deep=True).findings == [
+        "partition 0 offset 3: column extra is another value than in the archive"
+    ]
+
+
+@pytest.mark.parametrize("table_format", [{}, DELTA])
 def test_a_record_without_fields_is_refused_before_a_table_is_made(
     archive: ArchiveBuilder, table_format: dict[str, Any]
 ) -> None:
