@@ -343,6 +343,9 @@ def _plan(options: argparse.Namespace) -> int:
     if unknown := set(prices) - {"GET", "PUT"}:
         raise InvalidConfig(f"--price {unknown.pop()}: a sync sends GET and PUT")
     plan = _run_of(options).plan()
+    if plan.has is not None and not plan.ranges:
+        say(f"table {plan.table} has all that the options select of the archive")
+        return 0
     title = f"table {plan.table}, {'there is none yet' if plan.has is None else 'to be added'}"
     print_table(
         title,

@@ -52,7 +52,7 @@ from strandline.spark_lake.query.arrow import ArrowEncoder
 from strandline.spark_lake.query.pruning import Keys, may_have, owned_chunks, prune
 from strandline.spark_lake.query.report import TaskReport
 from strandline.spark_lake.query.row_filter import RowFilter
-from strandline.spark_lake.values.decoders.decoder import ValueColumns
+from strandline.spark_lake.values.decoders.decoder import UnparsableRecord, ValueColumns
 from strandline.storage.errors import (
     CorruptRecords,
     ObjectCorrupt,
@@ -347,6 +347,8 @@ def _naming(reader: ObjectReader, entry: SegmentEntry) -> Iterator[None]:
     """Converts errors about records to errors that name their object."""
     try:
         yield
+    except UnparsableRecord as error:
+        raise ObjectCorrupt(f"{reader.url}/{entry.log_key}", "decode", str(error)) from error
     except (CorruptRecords, UnsupportedCodec) as error:
         raise ObjectCorrupt(
             f"{reader.url}/{entry.log_key}",

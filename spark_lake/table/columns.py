@@ -152,7 +152,10 @@ class RowLayout:
         if not pc.any(strange).as_py():
             return None
         op = _member(_envelope(batch.column("value")), OPERATION).cast(pa.string())
-        text = pc.binary_join_element_wise("op", pc.fill_null(op, "null"), "has no row", " ")
+        text = pc.fill_null(
+            pc.binary_join_element_wise("op", op, "has no row", " "),
+            "it has no op and no after where the schema of the values has them: in payload, or not",
+        )
         return _only(strange, text)
 
     def refusal(self, batch: Any, reasons: Any) -> CorruptRecords:

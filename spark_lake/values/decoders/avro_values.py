@@ -230,14 +230,17 @@ def arrow_type(schema: Any, named: dict[str, Any], depth: int = 0) -> Any:
         branches = [branch for branch in schema if branch != "null"]
         if len(branches) != 1:
             raise InvalidConfig(
-                "option valueSchema has a union of several types, which makes no column; give a"
-                " reader schema without it, or read valueFormat=raw"
+                "a union of several types makes no column; give a reader schema without it"
+                " (option valueSchema), or read valueFormat=raw"
             )
         return arrow_type(branches[0], named, depth + 1)
     if isinstance(schema, str):
         if schema in named:
             if named[schema] is None:
-                raise InvalidConfig(f"option valueSchema: {schema} contains itself")
+                raise InvalidConfig(
+                    f"{schema} contains itself; give a reader schema without it (option"
+                    " valueSchema), or read valueFormat=raw"
+                )
             return named[schema]
         schema = {"type": schema}
     kind = schema["type"]
@@ -249,10 +252,7 @@ def arrow_type(schema: Any, named: dict[str, Any], depth: int = 0) -> Any:
     match kind:
         case "record":
             named[schema["name"]] = None
-            fields = [
-                pa.field(one["name"], arrow_type(one["type"], named, depth + 1))
-                for one in schema["fields"]
-            ]
+            fields = [_field(one, named, depth + 1) for one in schema["fields"]]
             if len({one.name for one in fields}) < len(fields):
                 raise InvalidConfig(
                     f"option valueSchema: {schema['name']} has two fields of one name"
@@ -279,8 +279,18 @@ def arrow_type(schema: Any, named: dict[str, Any], depth: int = 0) -> Any:
         "string": pa.string,
     }
     if kind not in simple:
-        raise InvalidConfig(f"option valueSchema has the Avro type {kind}, which makes no column")
+        raise InvalidConfig(
+            f"the Avro type {kind} makes no column; give a reader schema without it (option"
+            " valueSchema)"
+        )
     return simple[kind]()
+
+
+def _field(one: Any, named: dict[str, Any], depth: int) -> Any:
+    try:
+        return pa.field(one["name"], arrow_type(one["type"], named, depth))
+    except InvalidConfig as error:
+        raise InvalidConfig(f"field {one['name']}: {error}") from error
 
 
 def _logical(kind: str, schema: Any) -> Any:
@@ -293,13 +303,14 @@ def _logical(kind: str, schema: Any) -> Any:
             precision = int(schema["precision"])
             if precision > DIGITS_MAX:
                 raise InvalidConfig(
-                    f"option valueSchema has a decimal of {precision} digits, a column of Spark"
-                    f" has {DIGITS_MAX} at most"
+                    f"a decimal of {precision} digits makes no column, which has {DIGITS_MAX} at"
+                    " most; leave the logicalType out of the reader schema (option valueSchema) to"
+                    " have the bytes"
                 )
             return pa.decimal128(precision, int(schema.get("scale", 0)))
         case "int" | "long", str(name) if name.startswith(("time-", "local-timestamp-")):
             raise InvalidConfig(
-                f"option valueSchema: Avro's {schema['logicalType']} makes no column of Spark;"
-                " leave the logicalType out of the reader schema"
+                f"Avro's {schema['logicalType']} makes no column of Spark; leave the logicalType"
+                " out of the reader schema (option valueSchema) to have the number"
             )
     return None

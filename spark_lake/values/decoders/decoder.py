@@ -32,6 +32,10 @@ class UnparsableValue(Exception):
     """At least one value of the column does not parse; the message is about one of them."""
 
 
+class UnparsableRecord(CorruptRecords):
+    """A value does not parse, and the policy is to fail; the message says what to do."""
+
+
 class ValueDecoder(Protocol):
     """Decoder of one format with one schema; used by one thread."""
 
@@ -78,7 +82,7 @@ class ValueColumns:
         self._has_registry = has_registry
 
     def apply(self, batch: Any) -> Any:
-        """Returns the batch with decoded values. Raises CorruptRecords if the policy is to fail."""
+        """Returns the batch with decoded values. Raises UnparsableRecord, if that is the policy."""
         raw = batch.column("value")
         bad: dict[int, str] = {}
         decoded = self._decoded(raw, bad, batch)
@@ -143,10 +147,10 @@ def _framed_hint(value: bytes) -> str:
     )
 
 
-def _refused(batch: Any, row: int, error: str) -> CorruptRecords:
+def _refused(batch: Any, row: int, error: str) -> UnparsableRecord:
     names = batch.schema.names
     where = f"at offset {batch.column('offset')[row]}" if "offset" in names else f"of row {row}"
-    return CorruptRecords(
+    return UnparsableRecord(
         f"the value of the record {where} does not parse: {error}; option valueErrors=null or"
-        " valueErrors=corrupt goes on without it"
+        " valueErrors=corrupt goes on without it (a table: --on-error reject)"
     )

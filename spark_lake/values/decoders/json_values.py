@@ -11,6 +11,7 @@ Values that it refused are read again with the times as texts, which are then cu
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from strandline.storage.errors import InvalidConfig
 _SPACES = " \t\r\n"
 # More than six decimal places of a second; a time of day with a zone.
 _BEYOND_MICROSECONDS = r"(:\d\d\.\d{6})\d+"
+# Arrow's text about a value of another kind than its column's.
+_CHANGED = re.compile(r"JSON parse error: Column\(/(.*)\) changed from (\w+) to (\w+) in row \d+")
 _ZONED = r"\d:\d\d.*(Z|[+-]\d\d(:?\d\d)?)$"
 
 
@@ -68,11 +71,31 @@ class JsonValues:
             return _struct(text, count, self._schema).cast(self._type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             if self._with_texts == self._schema:
-                raise UnparsableValue(str(error)) from error
+                raise self._refusal(error, text, count) from error
             try:
                 return _timed(_struct(text, count, self._with_texts), self._type).cast(self._type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-                raise UnparsableValue(str(error)) from error
+                raise self._refusal(error, text, count) from error
+
+    def _refusal(self, error: Exception, text: Any, count: int) -> UnparsableValue:
+        """Names the field, which Arrow does only for a value of another kind."""
+        said = str(error)
+        if found := _CHANGED.fullmatch(said):
+            field, wanted, given = found.groups()
+            wanted = wanted.replace("_", " ")
+            return UnparsableValue(f"field {field}: it is {given}, the schema has {wanted}")
+        if count > 1 or said.startswith("JSON parse error"):
+            return UnparsableValue(said)
+        fields = list(self._type)
+        if len(fields) == 1:
+            return UnparsableValue(f"field {fields[0].name}: {said}")
+        half = len(fields) // 2
+        for part in (fields[:half], fields[half:]):
+            try:
+                JsonValues(pa.struct(part)).decode(pa.array([text.to_pybytes()], pa.binary()))
+            except UnparsableValue as inside:
+                return inside
+        return UnparsableValue(said)
 
 
 def _lines(texts: Any) -> Any:

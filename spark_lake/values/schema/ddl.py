@@ -66,7 +66,10 @@ class _Parser:
         while position < len(text.rstrip()):
             found = _TOKEN.match(text, position)
             if found is None:
-                raise self._error(f"{text[position:].strip()[:20]!r} is no type")
+                raise self._error(
+                    f"{text[position:].strip()[:20]!r} is no type; a name with other signs than"
+                    " letters, digits and _ needs backticks (`a.b` INT)"
+                )
             self._tokens.append(found[1])
             position = found.end()
         self._tokens.reverse()

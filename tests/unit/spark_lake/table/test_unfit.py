@@ -155,7 +155,8 @@ def test_events_of_debezium_without_a_row_are_told_or_kept_and_upserts_go_on(
         {"op": "u", "after": {"id": 2}},
         None,
     ]
-    keys = [b"a", None, b"m", b"a", b"b", b"c"]
+    values.append({"payload": {"op": "c", "after": {"id": 3}}})
+    keys = [b"a", None, b"m", b"a", b"b", b"c", b"d"]
     archive = archive_with(
         tmp_path / "archive",
         [
@@ -168,8 +169,11 @@ def test_events_of_debezium_without_a_row_are_told_or_kept_and_upserts_go_on(
     with pytest.raises(CorruptRecords, match=r"offset 1 of orders .*op t .*--on-error reject"):
         make_run(archive, schema, **given).sync(NoProgress())
     report = make_run(archive, schema, **given, **REJECT).sync(NoProgress())
-    assert (report.rows, report.rejected_rows) == (2, 3)
+    assert (report.rows, report.rejected_rows) == (2, 4)
     rows, rejected = tables_of(archive, given)
+    assert (
+        "where the schema of the values has them: in payload, or not" in rejected.pop()["_reason"]
+    )
     assert [(row["_key"], row["id"]) for row in rows] == [(b"a", 1), (b"b", 2)]
     assert [row["_value"] for row in rejected] == [json.dumps(one).encode() for one in values[1:4]]
     assert [row["_reason"][:5] for row in rejected] == ["op t ", "op m ", "op u "]

@@ -85,13 +85,19 @@ def test_a_plan_says_what_a_sync_would_read_and_writes_nothing(orders: ArchiveBu
     assert (plan.offset_count, plan.commits, plan.puts, plan.gets) == (0, 0, 0, 0)
 
 
-def test_commands_that_only_read_make_no_catalog(orders: ArchiveBuilder) -> None:
+def test_commands_that_only_read_make_no_catalog(
+    orders: ArchiveBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = ["--remote", orders.url, "--topic", "orders", "--table", "lake.orders"]
     for action, code in (("plan", 0), ("check", 2), ("maintain", 2)):
         assert main(["table", action, *given]) == code
     assert not orders.path.with_name("archive-tables").exists()
     assert main(["table", "sync", *given]) == 0
     assert main(["table", "check", *given]) == 0
+    capsys.readouterr()
+    assert main(["table", "plan", *given]) == 0
+    said = "table lake.orders has all that the options select of the archive\n"
+    assert capsys.readouterr().out == said
 
 
 def test_a_check_that_finds_a_difference_ends_with_the_exit_code_of_all_checks(

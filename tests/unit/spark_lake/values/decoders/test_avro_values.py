@@ -220,7 +220,7 @@ def test_a_list_of_what_takes_no_byte_is_not_counted_through(
     reader["fields"][0]["default"] = 5
     options = {"valueFormat": "avro", "registryurl": registry.url, "valueErrors": "null"}
     assert values_of(archive, **options, valueSchema=json.dumps(reader)) == [None, {"a": 3}]
-    with pytest.raises(InvalidConfig, match=r"take no byte|null, which makes no column"):
+    with pytest.raises(InvalidConfig, match=r"take no byte|Avro type null makes no column"):
         values_of(archive, valueFormat="avro", valueSchema=json.dumps(record_of(some=kind)))
 
 
@@ -270,6 +270,11 @@ def test_damaged_avro_does_not_parse(bad: bytes) -> None:
         ("5", "no Avro schema"),
         ("{}", "'type' is missing"),
         ('{"type":"record","name":"R","fields":[{"name":"f","type":"Q"}]}', "stands alone: Q"),
+        (
+            '{"type":"record","name":"R","fields":[{"name":"r","type":{"type":"record",'
+            '"name":"S","fields":[{"name":"u","type":["int","string"]}]}}]}',
+            r"^field r: field u: a union of several types makes no column; give a reader schema",
+        ),
         (
             '{"type":"record","name":"R","fields":[{"name":"f","type":"int"},'
             '{"name":"f","type":"int"}]}',

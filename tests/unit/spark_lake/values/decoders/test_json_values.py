@@ -139,3 +139,21 @@ def test_decimals_of_too_many_digits_do_not_parse(tmp_path: Path) -> None:
     )
     kept = [None, "123.45", "123.40", None, "-999.99", None]
     assert rows == [one and {"a": [decimal.Decimal(one)]} for one in kept]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"b": {"c": "x"}}', "field b/c: it is string, the schema has number"),
+        ('{"d": true}', "field d: it is boolean, the schema has number or string"),
+        ('{"a": 1.0}', "field a: .*couldn't parse:1.0"),
+        ('{"a": 1, "b": {"c": 1e3}}', "field b: .*couldn't parse:1e3"),
+        ('{"small": 40000}', "field small: .*40000"),
+        ('{"day": "2024-13-01"}', "field day: .*2024-13-01"),
+        ('{"d": "1.234"}', "field d: .*1.234"),
+    ],
+)
+def test_a_value_that_does_not_fit_its_column_is_told_by_the_field(text: str, says: str) -> None:
+    columns = "a BIGINT, b STRUCT<c: INT>, at TIMESTAMP, d DECIMAL(4, 2), small SMALLINT, day DATE"
+    with pytest.raises(UnparsableValue, match=f"^{says}"):
+        decoded(columns, text)

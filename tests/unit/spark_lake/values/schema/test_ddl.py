@@ -35,6 +35,7 @@ def test_column_types_are_sparks_to_the_letter(text: str) -> None:
         ("a INT, a INT", "twice"),
         ("a DECIMAL(50)", "impossible"),
         ("a INT; b INT", "is no type"),
+        ("a.b INT", r"needs backticks \(`a\.b` INT\)"),
         ("x " + "ARRAY<" * 40 + "INT" + ">" * 40, "nested more than"),
     ],
 )
