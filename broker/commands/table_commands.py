@@ -210,7 +210,9 @@ def _add_running_options(sync: CommandParser) -> None:
     )
     add_repeated(sync, "--sort-by", "COLUMN", "order of rows in a file; 'COLUMN desc' reverses it")
     sync.add_argument(
-        "--codec", default=argparse.SUPPRESS, help="of Parquet, for a new table [zstd]"
+        "--codec",
+        default=argparse.SUPPRESS,
+        help="of Parquet, for a new table: zstd, snappy, lz4 or gzip [zstd]",
     )
     sync.add_argument(
         "--interval",
@@ -302,6 +304,8 @@ def _sync(options: argparse.Namespace) -> int:
     interval_ms = None if options.interval is None else duration_ms(options.interval)
     if interval_ms is not None and options.until is not None:
         raise InvalidConfig("--until ends a sync, --interval repeats it: give one of the two")
+    if interval_ms == 0:
+        raise InvalidConfig("--interval must be longer than 0s")
     with _needing_extra():
         from strandline.broker.commands.progress import BarProgress
         from strandline.spark_lake.table.continuous import sync_at_intervals

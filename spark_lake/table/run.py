@@ -18,10 +18,10 @@ from strandline.spark_lake.table.engines.local_engine import LocalEngine
 from strandline.spark_lake.table.engines.spark_engine import SparkEngine
 from strandline.spark_lake.table.errors import TableRefused
 from strandline.spark_lake.table.iceberg.catalogs import (
-    default_warehouse,
     location_of,
     open_catalog,
     parse_identifier,
+    warehouse_of,
 )
 from strandline.spark_lake.table.iceberg.layout import TableLayout, sort_columns
 from strandline.spark_lake.table.iceberg.store import IcebergStore
@@ -55,6 +55,8 @@ from strandline.storage.model import TimestampMs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Of Parquet that all engines read.
+CODECS = ("zstd", "snappy", "lz4", "gzip")
 # The identifier of a table, and what it is partitioned by.
 _Wanted = tuple[tuple[str, ...], Sequence[str]]
 
@@ -117,6 +119,8 @@ class TableRun:
         """
         self._request = request
         self._makes_catalog = makes_catalog
+        if request.codec not in CODECS:
+            raise InvalidConfig(f"--codec {request.codec!r} must be one of {', '.join(CODECS)}")
         if request.file_bytes < 1 or (request.round_bytes or 1) < 1:
             raise InvalidConfig("--file-bytes must be 1 at least")
         self._mode = Mode(request.mode)
@@ -127,7 +131,7 @@ class TableRun:
         engine = LocalEngine(request.file_bytes) if spark is None else SparkEngine(spark)
         self._engine: SyncEngine = engine
         self.query.task_slots = engine.task_slots
-        warehouse = request.warehouse or default_warehouse(self.query.options.url)
+        warehouse = warehouse_of(request.warehouse, archive_url=self.query.options.url)
         identifier = parse_identifier(request.table)
         second = (*identifier[:-1], identifier[-1] + SUFFIX)
         is_delta = Format(request.format) is Format.DELTA

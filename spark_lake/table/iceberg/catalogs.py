@@ -88,6 +88,28 @@ def open_catalog(
     return catalog
 
 
+def warehouse_of(given: str | None, *, archive_url: str) -> str:
+    """The URL of the warehouse that is given, or of the default. Raises InvalidConfig."""
+    default = default_warehouse(archive_url)
+    if not given:
+        return default
+    warehouse = f"file://{given}" if given.startswith("/") else given
+    if not urlsplit(warehouse).scheme:
+        raise InvalidConfig(
+            f"--warehouse {given!r} must be a URL, such as {default}, or the absolute name of a"
+            " folder"
+        )
+    place = re.sub("^s3[an]://", "s3://", warehouse)
+    is_inside = f"{place.rstrip('/')}/".startswith(f"{archive_url.rstrip('/')}/")
+    # An archive may be a whole bucket.
+    if is_inside and urlsplit(archive_url).path.strip("/"):
+        raise InvalidConfig(
+            f"--warehouse {given} is in the archive, where every object is the broker's: give"
+            f" another place, such as {default}"
+        )
+    return warehouse
+
+
 def default_warehouse(archive_url: str) -> str:
     """Beside the archive, in the same bucket or folder; never inside it."""
     parts = urlsplit(archive_url)

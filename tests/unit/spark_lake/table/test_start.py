@@ -165,6 +165,8 @@ def test_a_rest_catalog_that_is_overloaded_at_the_start_is_tried_again_and_a_ref
         (["--catalog", "nosuch://x"], 2, "Can't load plugin"),
         (["--option", "valueFormat=nonsense"], 2, "valueFormat"),
         (["--mode", "upsert", "--partition-by", "city"], 2, "--partition-by _topic_partition"),
+        (["--codec", "zstandard"], 2, "must be one of zstd, snappy, lz4, gzip"),
+        (["--warehouse", "tables"], 2, "must be a URL"),
     ],
 )
 def test_a_mistake_ends_it_at_once_in_one_line(
@@ -173,6 +175,14 @@ def test_a_mistake_ends_it_at_once_in_one_line(
     assert follow(given, lambda: None) == (code, [])
     (said,) = capsys.readouterr().err.strip().splitlines()
     assert says in said
+
+
+def test_an_interval_without_a_wait_is_refused(
+    orders: ArchiveBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--remote", orders.url, "--topic", "orders", "--table", "lake.orders"]
+    assert main(["table", "sync", *given, "--interval", "0s"]) == 2
+    assert "--interval must be longer than 0s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("status", [401, 403])
