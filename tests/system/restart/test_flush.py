@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
 KAFKA_STORAGE_ERROR = 56
 EACH_RECORD = {"flush.messages": "1"}
+PRODUCERS, BATCHES = 8, 100
 
 # Imported by Python itself when the broker starts. Only log files of the topic that `hold` and
 # `fail` name are touched; `synced` gets a line after each fsync of a log file.
@@ -169,6 +171,21 @@ def test_those_who_wait_for_an_fsync_share_the_next_one(
         producer.close()
     # The first went alone, or with those that were there; the rest went together.
     assert watched.sync_count(topic_name) <= 3
+
+
+def test_producers_write_at_the_same_time(watched: WatchedBroker, topic_name: str) -> None:
+    """Some batches come while a flush for others ends."""
+
+    def write(_: int) -> None:
+        with WireClient(watched.port) as client:
+            append(client, topic_name, *[batch()] * BATCHES)
+
+    with WireClient(watched.port) as client:
+        create_topic(client, topic_name, 1, EACH_RECORD)
+        with ThreadPoolExecutor(PRODUCERS) as threads:
+            list(threads.map(write, range(PRODUCERS)))
+        assert end_offset(client, topic_name) == PRODUCERS * BATCHES
+    assert_serves(watched.port)
 
 
 def test_without_flush_messages_nobody_waits_for_a_device(
