@@ -237,6 +237,10 @@ class Partition:
                 # A move replaced the folder during the flush: its copy was synced before.
                 if self.log.local is local:
                     raise
+            finally:
+                # The error of one that failed references this frame, and so the log's open files.
+                if self._flushing is not None and self._flushing.done():
+                    self._flushing = None
 
     def wait(self, waiter: AppendWaiter) -> None:
         self._waiters.add(waiter)

@@ -7,8 +7,10 @@ asks where that one ended (KIP-320), and takes "I do not know it" for a log that
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
@@ -316,3 +318,37 @@ def test_who_appends_when_a_flush_has_just_ended_starts_the_next_one() -> None:
         assert log.recovery_point == log.end_offset
 
     asyncio.run(run())
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_a_log_whose_flush_failed_is_freed_without_a_collection() -> None:
+    """Its files are open for as long as it lives."""
+
+    class FailingLog(SyncedLog):
+        def flush(self) -> None:
+            raise DiskError("cannot sync t-0: Input/output error")
+
+    async def run() -> weakref.ref[SyncedLog]:
+        log = FailingLog()
+        log.end_offset = END
+        with ThreadPoolExecutor(1) as syncs:
+            partition = Partition(
+                TopicPartition("t", 0),
+                uuid.uuid4(),
+                cast(UnifiedLog, log),
+                0,
+                syncs=syncs,
+                traffic=TopicTraffic(),
+            )
+            with pytest.raises(DiskError):
+                await partition.flush()
+        return weakref.ref(log)
+
+    assert asyncio.run(run())() is None
