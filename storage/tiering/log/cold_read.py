@@ -190,7 +190,9 @@ async def _aborted_from(
             later, remote.reader.aborted_transactions(later, start_offset, OFFSET_MAX)
         )
         aborted.update(t for t in listed if t.first_offset < end_offset)
-        if any(t.last_stable_offset >= end_offset for t in listed):
+        # Segments list transactions that end behind them too, of which this is not true.
+        ended = (t for t in listed if t.last_offset < later.end_offset)
+        if any(t.last_stable_offset >= end_offset for t in ended):
             return sorted(aborted, key=_first_offset)
     aborted.update(log.local.aborted_transactions(start_offset, end_offset))
     return sorted(aborted, key=_first_offset)
