@@ -269,3 +269,29 @@ async def test_a_page_that_was_replaced_under_a_reader_is_no_loss(
         remote.follow = follow
         assert await read(rig) is not None
         assert met(rig) == {}
+
+
+def test_an_answer_over_two_segments_names_what_was_aborted_in_the_second(tmp_path: Path) -> None:
+    """The first one lists a transaction that ends in the second, too."""
+
+    @asynchronous
+    async def run() -> None:
+        async with Rig(tmp_path) as rig:
+            long, short = Producer(rig, 1), Producer(rig, 2)
+            began = [long.send()]
+            rig.roll()
+            began.append(short.send())
+            short.end(MarkerType.ABORT)
+            long.end(MarkerType.ABORT)
+            rig.roll()
+            rig.pass_ms(STEP_MS)
+            await rig.settle()
+            # Both segments are in the cache before the last read.
+            for offset in (*began, began[0]):
+                found = await rig.log.read_remote(
+                    offset, bytes_max=1_000_000, isolation=Isolation.READ_COMMITTED
+                )
+            assert found.next_offset == rig.log.end_offset
+            assert [transaction.first_offset for transaction in found.aborted] == began
+
+    run()
