@@ -90,6 +90,8 @@ _MAY_FOLLOW = {
 
 # A client id may have 32,767 bytes; member ids begin with its head so that operators recognise it.
 MEMBER_ID_PREFIX_MAX = 255
+# A client may name a rebalance timeout of 0, which would be over as soon as it begins.
+LEADERLESS_WAIT_MS_MIN = 1000
 
 
 class Group:
@@ -505,7 +507,8 @@ class Group:
                 self._remove(member)
         if len(self._members) and not self._elect_leader():
             # Only static members are left, and none of them rejoined. Their sessions will end.
-            self._join_deadline_ms = self._due_in(self._members.rebalance_timeout_ms)
+            wait_ms = max(self._members.rebalance_timeout_ms, LEADERLESS_WAIT_MS_MIN)
+            self._join_deadline_ms = self._due_in(wait_ms)
             return
         self.generation += 1
         self._members.pending_sync.clear()

@@ -192,7 +192,8 @@ class ConsumerCoordinator:
             try:
                 self._carry_out(slot, group.group_id, decision, now)
             except CoordinatorFault:
-                group.due_in(FENCE_RETRY_MS, now)
+                # Also if the group has more members to fence, and is due at once.
+                group.next_deadline_ms = now.monotonic_ms + FENCE_RETRY_MS
         if self._is_current(slot, group):
             self._surroundings.arm(group)
 

@@ -32,10 +32,10 @@ class GroupDeadlines:
         heapq.heappush(self._heap, (deadline_ms, group_id))
         return self._heap[0][0] == deadline_ms
 
-    def ring(self, now_ms: int) -> list[str]:
-        """Returns the groups that are due; clears their deadlines."""
-        ringing = []
-        while self._heap and self._heap[0][0] <= now_ms:
+    def ring(self, now_ms: int, count_max: int) -> list[str]:
+        """Returns at most `count_max` groups that are due; clears their deadlines."""
+        ringing: list[str] = []
+        while self._heap and self._heap[0][0] <= now_ms and len(ringing) < count_max:
             deadline_ms, group_id = heapq.heappop(self._heap)
             if self._armed.get(group_id) == deadline_ms:
                 del self._armed[group_id]

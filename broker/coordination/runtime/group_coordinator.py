@@ -89,6 +89,8 @@ log = logging.getLogger(__name__)
 
 # The loop checks the metadata this often even if no group has a deadline.
 POLL_S = 1.0
+# Each may write a record. The sessions of all groups may end together, after a network failure.
+DUE_GROUPS_PER_TURN_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -513,6 +515,8 @@ class GroupCoordinator:
                 await self._slots.load(slot, self.now, self._begin_sessions)
                 continue
             self._forgetting.expire_if_due(self.now())
+            # Waiting for an event that is set already lets nobody else run.
+            await asyncio.sleep(0)
             try:
                 async with asyncio.timeout(self._idle_s()):
                     await self._wake.wait()
@@ -537,7 +541,7 @@ class GroupCoordinator:
 
     def _ring_alarms(self) -> None:
         now = self.now()
-        for group_id in self._alarms.ring(now.monotonic_ms):
+        for group_id in self._alarms.ring(now.monotonic_ms, DUE_GROUPS_PER_TURN_MAX):
             try:
                 slot = self._slots.of(group_id)
             except CoordinatorFault:

@@ -757,6 +757,8 @@ class TransactionCoordinator:
         due_ms = self._believed_ms()
         for timed_out in [one for one in self._open() if one.is_timed_out(due_ms)]:
             transactional_id = timed_out.transactional_id
+            # The transactions of all clients may time out together, after a network failure.
+            await asyncio.sleep(0)
             try:
                 fresh_id = await self._fresh_id_for(self.find(transactional_id))
                 slot = self._slot_of(transactional_id)

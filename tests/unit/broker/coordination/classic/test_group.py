@@ -627,3 +627,23 @@ def test_ticking_early_does_nothing() -> None:
     trace.join("a", version=3)
     effects = trace.group.tick(Instant(trace.now.wall_ms, trace.now.monotonic_ms + 1))
     assert effects.answers == ()
+
+
+def test_a_group_without_a_leader_is_not_due_at_once_whatever_timeout_its_members_named() -> None:
+    trace = GroupTrace()
+    for name in "ab":
+        trace.join(name, instance=name)
+    trace.after(6000)
+    for member_id in ("a-1", "b-2"):
+        trace.sync(member_id, instance=member_id[0])
+    for name in "ab":
+        # Static members that come back keep the group stable.
+        trace.join(name, instance=name, rebalance_ms=0)
+    assert trace.group.state is GroupState.STABLE
+    trace.leave("", instance="b")
+    trace.after(1)
+    assert trace.group.state is GroupState.PREPARING_REBALANCE
+    assert trace.group.next_deadline_ms is not None
+    assert trace.group.next_deadline_ms > trace.now.monotonic_ms
+    trace.after(10_000)
+    assert trace.group.state is GroupState.EMPTY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 
 import pytest
@@ -153,6 +154,35 @@ def test_very_many_silent_members_are_fenced_in_several_batches(
             await until(lambda: not coordinator.describe_consumers("g").members)
             # Ten joins, and four times some were fenced.
             assert coordinator.describe_consumers("g").epoch == 14
+
+    play(scenario)
+
+
+def test_very_many_silent_members_that_cannot_be_fenced_keep_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumer_group, "FENCED_AT_ONCE_MAX", 3)
+
+    async def scenario(world: World) -> None:
+        attempts = itertools.count()
+
+        def fail(_: memoryview, *, origin: object) -> None:
+            # Ends a loop that lets nobody else run.
+            assert next(attempts) < 100, origin
+            raise DiskError("full")
+
+        async with Running(world) as coordinator:
+            for number in range(10):
+                await coordinator.consumer_heartbeat(joining(f"m{number}"))
+            with monkeypatch.context() as full_disk:
+                for partition in world.partitions.values():
+                    full_disk.setattr(partition, "append", fail)
+                world.clock.advance_ms(45_000)
+                await asyncio.sleep(0.05)
+                # The clock stands still: they were tried once.
+                assert next(attempts) == 1
+            world.clock.advance_ms(1_000)
+            await until(lambda: not coordinator.describe_consumers("g").members)
 
     play(scenario)
 

@@ -14,6 +14,7 @@ from strandline.broker.coordination.model.classic_messages import (
     LeavingMember,
     SyncRequest,
 )
+from strandline.broker.coordination.runtime.group_coordinator import DUE_GROUPS_PER_TURN_MAX
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import DiskError, MessageTooLarge
@@ -86,6 +87,24 @@ def test_a_silent_member_is_missed() -> None:
             await coordinator.sync("g", SyncRequest(member_id=joined.member_id, generation=1))
             world.clock.advance_ms(10_000)
             await until(lambda: coordinator.statistics().groups_by_state[GroupState.EMPTY] == 1)
+
+    play(scenario)
+
+
+def test_many_groups_that_fall_silent_together_leave_turns_of_the_loop_to_others() -> None:
+    async def scenario(world: World) -> None:
+        async with Running(world) as coordinator:
+            for number in range(3 * DUE_GROUPS_PER_TURN_MAX):
+                await coordinator.join(f"g{number}", join_request())
+
+            def silent_count() -> int:
+                return coordinator.statistics().groups_by_state[GroupState.EMPTY]
+
+            world.clock.advance_ms(10_000)
+            while silent_count() < 3 * DUE_GROUPS_PER_TURN_MAX:
+                count_before = silent_count()
+                await asyncio.sleep(0)
+                assert silent_count() - count_before <= DUE_GROUPS_PER_TURN_MAX
 
     play(scenario)
 

@@ -565,6 +565,21 @@ def test_a_transaction_that_times_out_is_aborted_and_its_producer_fenced() -> No
     play(scenario)
 
 
+def test_transactions_that_time_out_together_leave_turns_of_the_loop_to_others() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = await world.restarted()
+        names = list(map(str, range(500)))
+        for name in names:
+            await begun(coordinator, A, name=name)
+        world.clock.advance_ms(TIMEOUT_MS + CONFIG.timeout_check_interval_ms)
+        while len(world.markers.written) < len(names):
+            written_before = len(world.markers.written)
+            await asyncio.sleep(0)
+            assert len(world.markers.written) - written_before <= 1
+
+    play(scenario)
+
+
 def test_an_idle_id_is_forgotten_and_one_with_a_transaction_is_not() -> None:
     async def scenario(world: TransactionWorld) -> None:
         coordinator = world.transactions()
