@@ -140,10 +140,11 @@ class FetchHandler:
             return self._answer_with_old_messages(plan)
         found = self._read_once(plan)
         if found.remote:
+            local_bytes = found.total_bytes
             coming = self._cold.read(plan, found)
             if coming is not None:
-                return self._answer_later(plan, found, coming)
-            return self._answer_cold(plan, found)
+                return self._answer_later(plan, found, coming, local_bytes)
+            return self._answer_cold(plan, found, local_bytes)
         if (
             found.must_answer
             or found.total_bytes >= plan.min_bytes
@@ -324,15 +325,18 @@ class FetchHandler:
         return deferred
 
     async def _answer_later(
-        self, plan: FetchPlan, found: FetchPass, coming: Awaitable[None]
+        self, plan: FetchPlan, found: FetchPass, coming: Awaitable[None], local_bytes: int
     ) -> Parts:
         await coming
         plan.started_s = self._now_s()
-        return self._answer_cold(plan, found)
+        return self._answer_cold(plan, found, local_bytes)
 
-    def _answer_cold(self, plan: FetchPlan, found: FetchPass) -> Parts:
+    def _answer_cold(self, plan: FetchPlan, found: FetchPass, local_bytes: int) -> Parts:
         parts = self._answer(plan, found)
-        return parts if isinstance(parts, ThrottledParts) else ColdParts(parts)
+        # The pace bounds only the cold part: many local records would go out so slowly that the
+        # client's request times out, and its next one would, too.
+        is_mostly_local = found.total_bytes < 2 * local_bytes
+        return parts if is_mostly_local or isinstance(parts, ThrottledParts) else ColdParts(parts)
 
     async def _answer_with_old_messages(self, plan: FetchPlan) -> Parts:
         deadline_s = self._loop.time() + max(plan.wait_ms_max, 0) / 1000

@@ -47,7 +47,7 @@ def services_over(replicas: object = None) -> Services:
         quotas=SimpleNamespace(is_active=False),
         traffic=RequestTraffic(clock),
         clock=clock,
-        cold_pace=None,
+        cold_pace=SimpleNamespace(),
         records=None,
         metadata=None,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,8 +18,9 @@ from strandline.broker.handlers.fetch import plan
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.fetch.sessions import FetchSessionCache
 from strandline.broker.handlers.produce.produce import ProduceHandler
-from strandline.broker.network.responses import Answer
+from strandline.broker.network.responses import Answer, ColdParts
 from strandline.broker.protocol.codec.codec import decode_request
+from strandline.broker.protocol.header import RequestHeader
 from strandline.broker.protocol.messages.fetch import (
     FetchRequest,
 )
@@ -28,7 +29,9 @@ from strandline.broker.telemetry.requests import ApiTraffic
 from strandline.storage.files import FileRange
 from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.model import Isolation
+from strandline.storage.tiering.log.cold_read import RemoteRead
 from tests.support.wire import encode_request_header
+from tests.system.calls import fetch_request, fetch_topic
 from tests.unit.broker.cluster.served import leading
 from tests.unit.broker.handlers.fetch.fetch_rig import body_of, fetch_of_one, services_over
 from tests.unit.storage.local.builders import (
@@ -117,3 +120,45 @@ def _counts(partition: Partition) -> tuple[int, ...]:
 def _flat(counts: tuple[int, int, tuple[int, ...]]) -> tuple[int, ...]:
     requests, size_bytes, traffic = counts
     return requests, size_bytes, *traffic
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+@pytest.mark.parametrize(
+    ("local_offset", "cold_bytes", "expected"), [(0, 10, False), (0, 10**5, True), (100, 10, True)]
+)
+def test_only_an_answer_with_more_cold_records_than_local_ones_yields_to_live_traffic(
+    partition: Partition, local_offset: int, cold_bytes: int, *, expected: bool, is_late: bool
+) -> None:
+    async def read_remote(*_: object, **__: object) -> RemoteRead:
+        if is_late:
+            await asyncio.sleep(0)
+        return RemoteRead(
+            buffers=[memoryview(bytes(cold_bytes))], size_bytes=cold_bytes, next_offset=1
+        )
+
+    archived = SimpleNamespace(
+        check_leader_epoch=lambda _: None,
+        traffic=TopicTraffic(),
+        high_watermark=1,
+        last_stable_offset=1,
+        log=SimpleNamespace(
+            config=partition.log.config,
+            has_unknown_extent=False,
+            local=SimpleNamespace(start_offset=1, end_offset=1),
+            log_start_offset=0,
+            read=lambda *_, **__: None,
+            read_remote=read_remote,
+        ),
+    )
+    served = {"near": partition, "far": archived}
+    services = services_over(SimpleNamespace(partitions_of=lambda topic, _: {0: served[topic]}))
+    services.cold_pace.answer_bytes_max = lambda _: None  # type: ignore[method-assign]
+
+    async def main() -> bool:
+        fetch = FetchHandler(services, cast("FetchSessionCache", None))
+        wanted = fetch_topic("near", {0: local_offset}), fetch_topic("far", {0: 0})
+        header = RequestHeader(ApiKey.FETCH, 12, 1, "", 0)
+        answer = fetch.handle(fetch_request(*wanted), header, 0.0)
+        return isinstance(await answer if isinstance(answer, Awaitable) else answer, ColdParts)
+
+    assert asyncio.run(main()) is expected
