@@ -179,6 +179,8 @@ class ReplicaManager:
             is_known = self._followed.get(topic.topic_id) is topic
             if not is_known or topic.name in self._logged_uncreated:
                 await self._follow_topic(topic)
+                # A changed default concerns all topics, and so does a folder that comes back.
+                await asyncio.sleep(0)
         self._followed = image.topics_by_id
         self._unserved_ids = {
             key.topic: image.topics[key.topic].topic_id for key in self._offline | self._uncreated

@@ -82,6 +82,13 @@ def test_a_change_of_one_topic_looks_at_that_topic_alone(tmp_path: Path) -> None
             await replicas.follow(image)
             assert asked == ["b", "b", "a", "b"]
             assert [one.log.config.retention_bytes for one in replicas.partitions()] == [9, 9]
+            # Others have turns of the loop between two topics.
+            defaults["retention.bytes"] = "10"
+            following = asyncio.create_task(replicas.follow(image))
+            while not following.done():
+                asked_before = len(asked)
+                await asyncio.sleep(0)
+                assert len(asked) - asked_before <= 1
 
     asyncio.run(follow())
 
