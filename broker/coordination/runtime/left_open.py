@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 
 from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
 from strandline.broker.coordination.transactions.lost_ends import (
@@ -17,6 +18,7 @@ from strandline.broker.coordination.transactions.lost_ends import (
     abort_unknown,
     end_again,
     is_coordinated,
+    may_end,
 )
 from strandline.broker.coordination.transactions.transaction import (
     ProducerIdentity,
@@ -28,6 +30,9 @@ from strandline.storage.crash_points import TRANSACTION_AFTER_LOST_END, crash_po
 from strandline.storage.model import TopicPartition
 
 log = logging.getLogger(__name__)
+
+# Each takes a marker, as long as a small append.
+PARTITIONS_PER_TURN_MAX = 500
 
 
 class LeftOpen:
@@ -47,8 +52,9 @@ class LeftOpen:
     def __repr__(self) -> str:
         return f"<LeftOpen in {len(self._left)} partitions>"
 
-    def __bool__(self) -> bool:
-        return bool(self._left)
+    def __len__(self) -> int:
+        """The number of partitions."""
+        return len(self._left)
 
     def __contains__(self, partition: TopicPartition) -> bool:
         # Asked for each batch of a transaction, and nearly always empty: hashing takes longer.
@@ -64,6 +70,10 @@ class LeftOpen:
     def forget(self) -> None:
         self._left = {}
 
+    def is_missed(self, decided: DecidedEnd) -> bool:
+        """Whether something that was left open may have lost the marker of this end."""
+        return any(may_end(decided, one) for one in self._left.get(decided.log_end.partition, ()))
+
     def has_part_of(self, producer: ProducerIdentity, current: Transaction) -> bool:
         """Whether something of this producer is left open that its transaction does not have."""
         return any(
@@ -78,20 +88,22 @@ class LeftOpen:
         decided: Iterable[DecidedEnd],
         is_gone: Callable[[TopicPartition], bool],
     ) -> set[int]:
-        """Ends what can be ended now; returns the producers of transactions that nobody knows.
+        """Ends what can be ended now, in PARTITIONS_PER_TURN_MAX partitions at most; those that
+        are not done go to the end. Returns the producers of transactions that nobody knows.
 
         `ids` are all transactional ids by producer id, `decided` is what their log has decided;
         `is_gone` says whether a partition was deleted.
         """
         unknown: set[int] = set()
-        for partition, left in tuple(self._left.items()):
-            left[:] = [
+        for partition in tuple(islice(self._left, PARTITIONS_PER_TURN_MAX)):
+            left = [
                 one
-                for one in left
+                for one in self._left[partition]
                 if not self._is_ended(one, ids, decided, unknown) and not is_gone(partition)
             ]
-            if not left:
-                del self._left[partition]
+            del self._left[partition]
+            if left:
+                self._left[partition] = left
         return unknown
 
     def _is_ended(

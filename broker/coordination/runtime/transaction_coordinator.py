@@ -200,7 +200,7 @@ class TransactionCoordinator:
                     "unclean.leader.election.enable": "false",
                 },
             ),
-            lambda: TransactionShard(self.is_settling),
+            lambda: TransactionShard(self._left_open.is_missed),
             read_chunk,
             metadata,
             replicas,
@@ -682,7 +682,10 @@ class TransactionCoordinator:
         shards = [slot.shard for slot in slots]
         ids = {one.producer_id: one for shard in shards for one in shard}
         decided = [end for shard in shards for end in shard.decided_ends]
+        left_before = len(self._left_open)
         unknown = self._left_open.end(ids, decided, self._is_gone)
+        if 0 < len(self._left_open) < left_before:
+            self._wake.set()
         outrun = self._markers.producers_above({key: one.epoch for key, one in ids.items()})
         is_done = self._retire([ids[one] for one in unknown | outrun if one in ids])
         if is_done and not self._left_open:

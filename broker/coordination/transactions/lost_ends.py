@@ -80,8 +80,10 @@ class DecidedEnd:
     def may_be_of(self, producer: ProducerIdentity) -> bool:
         """Whether the transaction may be one of this producer, in this epoch."""
         decided = self.ending.producer
+        if decided.producer_id != producer.producer_id:
+            return False
         epochs = (*_ending_epochs(producer, bumps_epoch=self.bumps_epoch), PRODUCER_EPOCH_MAX)
-        return decided.producer_id == producer.producer_id and decided.epoch in epochs
+        return decided.epoch in epochs
 
 
 def decided_ends(transaction: Transaction) -> Iterable[DecidedEnd]:
@@ -96,13 +98,14 @@ def decided_ends(transaction: Transaction) -> Iterable[DecidedEnd]:
         )
 
 
+def may_end(decided: DecidedEnd, opened: OpenTransaction) -> bool:
+    """Whether an open transaction may have lost the marker of this end."""
+    return decided.may_be_of(opened.producer) and opened.began_before(decided.log_end)
+
+
 def end_again(opened: OpenTransaction, decided: Iterable[DecidedEnd]) -> Ending | None:
     """Returns the end that was decided, None if no record of one is known."""
-    later = [
-        one
-        for one in decided
-        if one.may_be_of(opened.producer) and opened.began_before(one.log_end)
-    ]
+    later = [one for one in decided if may_end(one, opened)]
     if not later:
         return None
     return min(later, key=lambda one: (one.log_end.leader_epoch, one.log_end.offset)).ending

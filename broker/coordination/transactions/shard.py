@@ -9,14 +9,13 @@ from strandline.broker.coordination.model.classic_messages import Instant
 from strandline.broker.coordination.transactions.lost_ends import DecidedEnd, decided_ends
 from strandline.broker.coordination.transactions.records import TransactionRecord
 from strandline.broker.coordination.transactions.transaction import Transaction, TransactionState
-from strandline.storage.model import TopicPartition
 
 
 class TransactionShard:
     """The transactions of one partition, by transactional id."""
 
-    def __init__(self, is_missed: Callable[[TopicPartition], bool] = lambda _: False) -> None:
-        """`is_missed` says whether the end of a transaction in a partition may be lost."""
+    def __init__(self, is_missed: Callable[[DecidedEnd], bool] = lambda _: False) -> None:
+        """`is_missed` says whether the marker of an end may be lost."""
         self._is_missed = is_missed
         # Of the whole log that was loaded, the ends that `is_missed` asks for.
         self.decided_ends: list[DecidedEnd] = []
@@ -57,8 +56,7 @@ class TransactionShard:
     def take(self, record: TransactionRecord, now: Instant) -> None:
         """Applies one record of a log that is loaded."""
         if record.transaction is not None:
-            decided = decided_ends(record.transaction)
-            self.decided_ends += (one for one in decided if self._is_missed(one.log_end.partition))
+            self.decided_ends += filter(self._is_missed, decided_ends(record.transaction))
         self.keep(record)
 
     def keep(self, record: TransactionRecord) -> None:

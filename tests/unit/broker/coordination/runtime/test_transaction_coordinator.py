@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
+from strandline.broker.cluster.metadata.records import TopicCreated
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.runtime import transaction_coordinator
+from strandline.broker.coordination.runtime.left_open import PARTITIONS_PER_TURN_MAX
 from strandline.broker.coordination.runtime.markers import EndMarker
 from strandline.broker.coordination.runtime.slots import coordinating_partition
 from strandline.broker.coordination.runtime.transaction_coordinator import (
@@ -23,7 +26,7 @@ from strandline.broker.coordination.runtime.transaction_coordinator import (
     TransactionCoordinator,
 )
 from strandline.broker.coordination.transactions.config import TransactionConfig
-from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
+from strandline.broker.coordination.transactions.lost_ends import DecidedEnd, OpenTransaction
 from strandline.broker.coordination.transactions.records import TransactionRecord, encode_record
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
@@ -357,6 +360,87 @@ def test_a_transaction_does_not_end_before_it_is_known_whether_it_has_lost_a_par
             ErrorCode.PRODUCER_FENCED
         )
         running.cancel()
+
+    play(scenario)
+
+
+def left_open(partition: TopicPartition, producer_id: int, first_offset: int) -> OpenTransaction:
+    return OpenTransaction(
+        partition=partition,
+        topic_id=ZERO_TOPIC_ID,
+        producer=ProducerIdentity(producer_id, 0),
+        first_offset=first_offset,
+        leader_epoch=0,
+        coordinator_epoch=0,
+    )
+
+
+def test_after_a_crash_the_ends_of_many_open_transactions_leave_turns_of_the_loop_to_others() -> (
+    None
+):
+    async def scenario(world: TransactionWorld) -> None:
+        many = [TopicPartition("many", index) for index in range(3 * PARTITIONS_PER_TURN_MAX)]
+        replicas = ((1,),) * len(many)
+        world.image = world.image.apply(
+            TopicCreated(topic="many", topic_id=uuid.uuid4(), replicas=replicas, properties={})
+        )
+        world.markers.left_open = [left_open(one, 1000, 0) for one in many]
+        # Those that cannot be ended now do not stop the others.
+        refused = many[: PARTITIONS_PER_TURN_MAX + 1]
+        world.markers.codes = dict.fromkeys(refused, ErrorCode.KAFKA_STORAGE_ERROR)
+        await begin_again(world.transactions())
+        coordinator = world.transactions()
+        running = asyncio.create_task(coordinator.run())
+        while any(map(coordinator.is_settling, many[len(refused) :])):
+            asked_before = world.markers.asked
+            await asyncio.sleep(0)
+            assert world.markers.asked - asked_before <= PARTITIONS_PER_TURN_MAX
+        world.markers.codes.clear()
+        while any(map(coordinator.is_settling, refused)):
+            await asyncio.sleep(0.002)
+        assert len(world.markers.written) == len(many)
+        running.cancel()
+
+    play(scenario)
+
+
+def test_after_a_crash_each_open_transaction_is_compared_with_few_of_the_ends_in_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log has a record for each transaction that ended since it was compacted."""
+    compared = 0
+    may_be_of = DecidedEnd.may_be_of
+
+    def counted(end: DecidedEnd, producer: ProducerIdentity) -> bool:
+        nonlocal compared
+        compared += 1
+        return may_be_of(end, producer)
+
+    monkeypatch.setattr(DecidedEnd, "may_be_of", counted)
+
+    async def scenario(world: TransactionWorld) -> None:
+        before = world.transactions()
+        partitions = [TopicPartition("many", index) for index in range(10)]
+        producers = [await begun(before, one, name=str(one)) for one in partitions]
+        count = 20
+        for round_number in range(count):
+            # Later ends are further on in their logs.
+            world.markers.end_offset = round_number + 1
+            for producer, one in zip(producers, partitions, strict=True):
+                before.add_partitions(str(one), producer, {one}, V1)
+                await before.end(str(one), producer, COMMIT, V1)
+        # The marker of the last one is lost.
+        world.markers.left_open = [
+            left_open(one, producer.producer_id, count - 1)
+            for producer, one in zip(producers, partitions, strict=True)
+        ]
+        world.markers.written.clear()
+        coordinator = await world.restarted()
+        assert not any(map(coordinator.is_settling, partitions))
+        assert {end for _, end, _ in world.markers.written} == {COMMIT}
+        assert len(world.markers.written) == len(partitions)
+        # Each end with what is open in its partition, and what may be lost once more.
+        assert compared <= 2 * count * len(partitions)
 
     play(scenario)
 
