@@ -297,7 +297,9 @@ class LogMove:
         if self._copy is not None:
             for segment in self._copy.segments:
                 segment.close()
-        remove_copy(self.target)
+        # A topic that was deleted and created again may have its log there.
+        if is_unfinished(self.target):
+            remove_copy(self.target)
 
 
 # --- marks at a start ----------------------------------------------------------------------------

@@ -167,10 +167,15 @@ def test_a_log_that_begins_behind_the_copy_is_begun_again(tmp_path: Path) -> Non
         move.next_piece()
 
 
-def test_a_folder_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "b").mkdir()
+def test_a_log_that_is_there_is_neither_overwritten_nor_removed(tmp_path: Path) -> None:
+    """That of a topic that was deleted and created again before its partition was moved."""
+    fill(open_log(tmp_path / "b"), 3)
+    there = sorted((tmp_path / "b").iterdir())
+    move = LogMove(open_log(tmp_path / "a"), tmp_path / "b", clock=ManualClock(NOW_MS))
     with pytest.raises(DiskError, match="exists already"):
-        begin(open_log(tmp_path / "a"), tmp_path / "b")
+        move.prepare()
+    move.abandon()
+    assert sorted((tmp_path / "b").iterdir()) == there
 
 
 def test_marks_say_which_folder_is_the_log(tmp_path: Path) -> None:
