@@ -137,7 +137,10 @@ class LogDirHandler:
                 move.source.topic_partition,
                 move.target.parent,
             ):
-                size_bytes, offset_lag = move.size_bytes, move.offset_lag
+                try:
+                    size_bytes, offset_lag = move.size_bytes, move.offset_lag
+                except DiskError:
+                    continue  # The move has failed, and its copy is being removed.
             elif waiting.get(key) == path:
                 size_bytes, offset_lag = 0, served.log.end_offset
             else:

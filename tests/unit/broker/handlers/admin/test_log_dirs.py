@@ -28,11 +28,13 @@ def test_the_copy_in_the_making_is_a_future_replica_with_its_lag(tmp_path: Path)
     log_dirs = LogDirs.open(paths, node_id=1, cluster_id=None, clock=clock)
     source = log_dirs.create_log(PARTITION, TOPIC_ID, LogConfig())
     other = next(path for path in paths if path != source.directory.parent)
-    fill(source, 5)
+    fill(source, 3)
+    source.roll()
+    fill(source, 2)
     move = LogMove(source, other / str(PARTITION), clock=clock)
     move.prepare()
     source.roll()
-    move.copy_closed(source.segments[:1])
+    move.copy_closed(source.segments[:-1])
     copied_bytes = source.size_bytes
     fill(source, 2)
 
@@ -63,6 +65,10 @@ def test_the_copy_in_the_making_is_a_future_replica_with_its_lag(tmp_path: Path)
     assert futures(None) == expected
     assert futures([DescribableLogDirTopic(topic=PARTITION.topic, partitions=[0])]) == expected
     assert futures([DescribableLogDirTopic(topic=PARTITION.topic, partitions=[1])]) == []
+    move.open_copy(source.active_segment.base_offset)
+    move.abandon()
+    # Its copy is gone, and it is not yet over.
+    assert futures(None) == []
     current[0] = None
     assert futures(None) == []
     waiting[PARTITION] = other
