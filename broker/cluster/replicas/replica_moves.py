@@ -260,6 +260,10 @@ class ReplicaMoves:
         await self._replicas.checkpoint_log_starts()
         # Marks of an earlier move say that this folder wins over another; that ends now.
         await self._in_worker(partial(log_move.remove_marks, source.directory))
+        folder = self._log_dirs.directory_at(move.target.parent)
+        assert folder is not None, move.target
+        await self._in_worker(folder.check_present)
+        self._check(served, move)
         await self._in_worker(move.prepare)  # 1
         crash_point(MOVE_AFTER_MARK)
         self._check(served, move)
@@ -304,7 +308,7 @@ class ReplicaMoves:
     def _check(self, served: Partition, move: LogMove) -> None:
         """Raises _Dropped if the partition is gone or the move cancelled, SourceChanged if its log
         was reopened meanwhile (the copy lacks what was appended then), and DiskError if the log
-        has stopped: it may be reopened before it is served again.
+        has stopped: it may be reopened before it is served again. Also if the target is offline.
         """
         key = served.topic_partition
         if move.cancelled or self._replicas.partition(key.topic, key.partition) is not served:
@@ -313,6 +317,8 @@ class ReplicaMoves:
             raise SourceChanged(f"{key} was opened anew")
         if move.source.failure is not None:
             raise DiskError(f"{key} has stopped: {move.source.failure}")
+        if self._is_offline(move.target.parent):
+            raise DiskError(f"log folder {move.target.parent} is offline")
 
     async def _abandon(self, move: LogMove) -> None:
         if log_move.has_taken_over(move.target):

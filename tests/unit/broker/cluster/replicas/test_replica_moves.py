@@ -162,3 +162,32 @@ def test_a_copy_that_cannot_be_synced_is_not_the_log(
     again = open_dirs(tmp_path / "a", tmp_path / "b")
     assert load_all(again)[key].end_offset == end_offset
     again.close()
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+def test_nothing_moves_into_a_folder_whose_volume_is_gone(
+    tmp_path: Path, *, is_noticed: bool
+) -> None:
+    """What was written in its place would be hidden when the volume is mounted again."""
+    dirs = open_dirs(tmp_path / "a", tmp_path / "b")
+
+    async def move() -> None:
+        with ThreadPoolExecutor(1) as disk, ThreadPoolExecutor(1) as worker:
+            replicas = await serving(dirs, disk, partitions=1)
+            served, target, moves = about_to_move(replicas, dirs, worker)
+            moves.request(served, target)
+            await moves.note()
+            target.rename(tmp_path / "unmounted")
+            if is_noticed:
+                dirs.failures[target] = DiskError("is its volume mounted?")
+            running = asyncio.ensure_future(moves.run())
+            async with asyncio.timeout(WAIT_S_MAX):
+                while moves.waiting() or moves.current():
+                    await asyncio.sleep(0.001)
+            running.cancel()
+            assert served.log.local.directory.parent != target
+            assert not target.exists()
+            (tmp_path / "unmounted").rename(target)
+
+    asyncio.run(move())
+    dirs.close()
