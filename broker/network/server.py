@@ -179,8 +179,9 @@ class Server:
         self, listening: socket.socket, connected: socket.socket, address: tuple[str, int]
     ) -> None:
         if self._waiting.pop(listening, None) is not None:
-            self._take_in(listening, connected, address)
+            # First: if there is no memory for this one, others wait behind it.
             self._resume_accepting(listening)
+            self._take_in(listening, connected, address)
 
     def _take_in(
         self, listening: socket.socket, connected: socket.socket, address: tuple[str, int]

@@ -336,6 +336,25 @@ def test_who_comes_faster_than_the_rate_waits_for_his_turn_and_is_served() -> No
     run(test, pace=pace)
 
 
+def test_a_client_that_there_is_no_memory_for_after_its_wait_keeps_no_others_out() -> None:
+    lacking = iter([True])
+
+    def admit(_address: str) -> int:
+        if next(lacking, False):
+            raise MemoryError
+        return 0
+
+    async def test(server: Server, _clock: ManualClock, port: int) -> None:
+        reported = asyncio.Event()
+        asyncio.get_running_loop().set_exception_handler(lambda *_: reported.set())
+        await connect(port)
+        await reported.wait()
+        await connect(port)
+        await until(lambda: server.statistics().connections == 1)
+
+    run(test, admit=admit, pace=lambda _listener: 1)
+
+
 def test_a_stop_lets_go_of_who_waits() -> None:
     async def test(server: Server, _clock: ManualClock, port: int) -> None:
         reader, _ = await connect(port)
