@@ -80,8 +80,8 @@ class ReplicaManager:
         self._uncreated: set[TopicPartition] = set()
         # Partitions by topic whose failed creation was logged.
         self._logged_uncreated: dict[str, set[int]] = {}
-        # The topic ids of both.
-        self._unserved_ids: dict[str, TopicId] = {}
+        # The topics of both.
+        self._unserved_names: dict[TopicId, str] = {}
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -129,10 +129,8 @@ class ReplicaManager:
 
     def is_offline_by_id(self, topic_id: uuid.UUID | None, index: int) -> bool:
         """As `is_offline`, for a partition named by its topic's id."""
-        return any(
-            key.partition == index and self._unserved_ids.get(key.topic) == topic_id
-            for key in (*self._offline, *self._uncreated)
-        )
+        name = None if topic_id is None else self._unserved_names.get(topic_id)
+        return name is not None and self.is_offline(name, index)
 
     def partitions(self) -> tuple[Partition, ...]:
         return tuple(self._partitions.values())
@@ -182,8 +180,8 @@ class ReplicaManager:
                 # A changed default concerns all topics, and so does a folder that comes back.
                 await asyncio.sleep(0)
         self._followed = image.topics_by_id
-        self._unserved_ids = {
-            key.topic: image.topics[key.topic].topic_id for key in self._offline | self._uncreated
+        self._unserved_names = {
+            image.topics[key.topic].topic_id: key.topic for key in self._offline | self._uncreated
         }
         self._is_starting = False
         self._tiers.follow(image)

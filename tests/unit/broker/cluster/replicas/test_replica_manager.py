@@ -156,3 +156,36 @@ def test_partitions_that_there_was_too_little_for_are_created_later(
     asyncio.run(create())
     assert len(dirs.logs) == 5
     dirs.close()
+
+
+def test_an_offline_partition_is_found_by_its_id_without_a_look_at_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fetch of a thousand of them asks for each."""
+    dirs = open_dirs(tmp_path)
+    compared = 0
+
+    class Index(int):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    def fail(folder: Path, _topic_id: TopicId) -> None:
+        raise DiskError(f"cannot write {folder}")
+
+    async def ask() -> None:
+        with ThreadPoolExecutor(1) as disk, monkeypatch.context() as patch:
+            patch.setattr(checkpoint, "write_topic_id", fail)
+            replicas = await serving(dirs, disk, partitions=100)
+            topic_id = with_topic("t", partitions=100).topics["t"].topic_id
+            assert all(replicas.is_offline_by_id(topic_id, Index(n)) for n in range(100))
+            assert not replicas.is_offline_by_id(topic_id, Index(100))
+            assert not replicas.is_offline_by_id(B, Index(0))
+            assert not replicas.is_offline_by_id(None, Index(0))
+
+    asyncio.run(ask())
+    assert compared <= 200
+    dirs.close()
