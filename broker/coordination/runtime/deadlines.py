@@ -8,6 +8,7 @@ yields the next deadline.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 
 
 class GroupDeadlines:
@@ -32,15 +33,17 @@ class GroupDeadlines:
         heapq.heappush(self._heap, (deadline_ms, group_id))
         return self._heap[0][0] == deadline_ms
 
-    def ring(self, now_ms: int, count_max: int) -> list[str]:
-        """Returns at most `count_max` groups that are due; clears their deadlines."""
-        ringing: list[str] = []
-        while self._heap and self._heap[0][0] <= now_ms and len(ringing) < count_max:
+    def ring(self, now_ms: int, count_max: int) -> Iterator[str]:
+        """Yields at most `count_max` groups that are due; clears their deadlines.
+
+        Those that the caller does not take stay due.
+        """
+        while self._heap and self._heap[0][0] <= now_ms and count_max:
             deadline_ms, group_id = heapq.heappop(self._heap)
             if self._armed.get(group_id) == deadline_ms:
                 del self._armed[group_id]
-                ringing.append(group_id)
-        return ringing
+                count_max -= 1
+                yield group_id
 
     def clear(self) -> None:
         self._heap.clear()
