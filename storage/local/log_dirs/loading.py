@@ -80,7 +80,7 @@ def load_logs(
     """Opens every log; blocks. See LogDirs.load. Raises CorruptFile."""
     failures: dict[LogDir, DiskError] = {}
     marks = _settle_moves(directories, failures)
-    places: dict[TopicPartition, Path] = {}
+    places: dict[TopicPartition, list[Path]] = {}
     loading: dict[LogDir, _Loading] = {}
     removable: list[Path] = []
     with ExitStack() as pools:
@@ -217,7 +217,7 @@ def _wanted_moves(directory: LogDir) -> dict[tuple[TopicPartition, Path], TopicI
 def _partition_folders(
     directory: LogDir,
     marks: _Marks,
-    places: dict[TopicPartition, Path],
+    places: dict[TopicPartition, list[Path]],
 ) -> dict[TopicPartition, Path]:
     """Returns the partition folders in `directory`, which are noted in `places` as well."""
     folders: dict[TopicPartition, Path] = {}
@@ -228,10 +228,25 @@ def _partition_folders(
         if key is None:
             log.debug("folder is no partition", extra={"fields": {"folder": str(path)}})
             continue
-        if key in places:
-            raise CorruptFile(f"{key} lies in {path} and in {places[key]}; remove one of them")
-        folders[key] = places[key] = path
+        others = places.setdefault(key, [])
+        for other in others:
+            if not _are_of_two_topics(path, other):
+                raise CorruptFile(f"{key} lies in {path} and in {other}; remove one of them")
+        others.append(path)
+        folders[key] = path
     return folders
+
+
+def _are_of_two_topics(path: Path, other: Path) -> bool:
+    """Whether one of these folders is of a topic that was deleted while its log folder was offline.
+
+    The cluster does not know its id, so its folder is renamed: perhaps the other one already is.
+    """
+    try:
+        topic_ids = {checkpoint.read_topic_id(path), checkpoint.read_topic_id(other)}
+    except CorruptFile:
+        return False
+    return (len(topic_ids) == 2 and None not in topic_ids) or not other.exists()
 
 
 def _removable_folders(directory: LogDir, *, keep_empty_strays: bool) -> list[Path]:

@@ -274,6 +274,24 @@ def test_a_partition_in_two_folders_is_refused(tmp_path: Path) -> None:
         load_all(open_dirs(tmp_path / "a", tmp_path / "b"))
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_folder_of_a_deleted_topic_does_not_stand_in_for_the_partition_of_its_name(
+    tmp_path: Path, *, is_first: bool
+) -> None:
+    """The topic was deleted while that log folder was offline, and created again."""
+    paths = tmp_path / "a", tmp_path / "b"
+    kept, stale = reversed(paths) if is_first else paths
+    for path, topic_id in ((kept, TOPIC_ID), (stale, uuid.uuid4())):
+        dirs = open_dirs(path)
+        fill(dirs.create_log(T0, topic_id, CONFIG), 3)
+        dirs.close()
+    again = open_dirs(*paths)
+    loaded = again.load(lambda _, topic_id: CONFIG if topic_id == TOPIC_ID else None)
+    assert {key: log.directory.parent for key, log in loaded.items()} == {T0: kept}
+    assert len(list(stale.glob("t-0.*-stray"))) == 1
+    again.close()
+
+
 @pytest.mark.parametrize(
     ("content", "reason"), [(b"", "has no version"), (bytes(5000), "is no key=value")]
 )
