@@ -514,7 +514,7 @@ class GroupCoordinator:
             if slot is not None:
                 await self._slots.load(slot, self.now, self._begin_sessions)
                 continue
-            self._forgetting.expire_if_due(self.now())
+            await self._forgetting.expire_if_due(self.now())
             # Waiting for an event that is set already lets nobody else run.
             await asyncio.sleep(0)
             try:

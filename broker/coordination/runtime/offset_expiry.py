@@ -10,6 +10,7 @@ topics bound their number.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Container, Sequence
 
@@ -41,8 +42,11 @@ class OffsetExpiry:
         # Names of existing topics created while a partition was not loaded; cleared when all are.
         self._made_while_loading: set[str] = set()
 
-    def expire_if_due(self, now: Instant) -> None:
-        """Deletes offsets older than `offsets.retention.minutes`, once per interval."""
+    async def expire_if_due(self, now: Instant) -> None:
+        """Deletes offsets older than `offsets.retention.minutes`, once per interval.
+
+        One partition after the other: it looks at every offset.
+        """
         if now.monotonic_ms < self._next_expiry_ms:
             return
         self._next_expiry_ms = now.monotonic_ms + self._interval_ms
@@ -54,6 +58,7 @@ class OffsetExpiry:
             if records:
                 log.info("offsets expired", extra={"fields": _fields(slot, records=len(records))})
             _write_tombstones(slot, records, now)
+            await asyncio.sleep(0)
 
     @property
     def remembered_count(self) -> int:

@@ -123,6 +123,22 @@ def test_old_offsets_are_looked_for_and_forgotten() -> None:
     play(scenario)
 
 
+def test_a_look_for_old_offsets_leaves_turns_of_the_loop_to_others() -> None:
+    async def scenario(world: World) -> None:
+        async with Running(world) as coordinator:
+            for number in range(20):
+                await coordinator.commit(f"g{number}", commit_request())
+            partitions = world.partitions.values()
+            world.clock.advance_ms(11 * 60_000)
+            while coordinator.statistics().offset_count:
+                ends_before = [one.end_offset for one in partitions]
+                await asyncio.sleep(0)
+                ends = [one.end_offset for one in partitions]
+                assert sum(a != b for a, b in zip(ends, ends_before, strict=True)) <= 1
+
+    play(scenario)
+
+
 def test_the_offsets_of_a_deleted_topic_are_forgotten_before_the_next_commit() -> None:
     async def scenario(world: World) -> None:
         coordinator = world.coordinator()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -121,5 +122,5 @@ def test_nothing_is_remembered_while_all_partitions_are_loaded() -> None:
 def test_offsets_expire_by_the_time_that_is_believed_and_not_by_a_clock_that_leapt() -> None:
     cluster = rig()
     leapt = Instant(NOW.wall_ms + 10**11, NOW.monotonic_ms + 10**9)
-    cluster.forgetting.expire_if_due(leapt)
+    asyncio.run(cluster.forgetting.expire_if_due(leapt))
     assert cluster.partitions[0].shard.expired_at == [Instant(NOW.wall_ms, leapt.monotonic_ms)]
