@@ -156,7 +156,9 @@ def check_broker_change(
     except InvalidConfig as error:
         raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None
     defaults_before = before.topics.properties
-    for topic in image.topics.values() if defaults != defaults_before else ():
+    topics = image.topics.values() if defaults != defaults_before else ()
+    # Most of very many topics have the same properties as another one.
+    for topic in {frozenset(topic.properties.items()): topic for topic in topics}.values():
         fault = _fault_of(topic, defaults)
         # A topic that contradicts itself already does not prevent the change, which may repair it.
         if fault is not None and _fault_of(topic, defaults_before) is None:

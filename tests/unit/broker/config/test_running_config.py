@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 
 import pytest
 
@@ -12,6 +13,7 @@ from strandline.broker.cluster.metadata.records import TopicCreated
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import check_broker_change
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.config.log_config import LogConfig
 from tests.unit.broker.config.loaded import altered
 
 # --- altered while it runs -----------------------------------------------------------------------
@@ -29,6 +31,35 @@ def test_stored_keys_that_cannot_be_applied_are_left_out(caplog: pytest.LogCaptu
     assert running.current.node_id == 1
     assert running.current.topics.properties == {"segment.ms": "9"}
     assert caplog.text.count("stored configuration not applied") == 2
+
+
+def test_of_topics_with_the_same_properties_one_is_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The loop stands still meanwhile."""
+    image = MetadataImage()
+    for number in range(100):
+        properties = {"retention.ms": str(number % 2)}
+        image = image.apply(
+            TopicCreated(
+                topic=f"t{number}",
+                topic_id=uuid.UUID(int=number + 1),
+                replicas=((1,),),
+                properties=properties,
+            )
+        )
+    checked = 0
+    resolve_checked = LogConfig.resolve_checked
+
+    def counted(*layers: Mapping[str, str]) -> LogConfig:
+        nonlocal checked
+        checked += 1
+        return resolve_checked(*layers)
+
+    monkeypatch.setattr(LogConfig, "resolve_checked", counted)
+    check_broker_change(load_config(), image, 1, {"log.retention.ms": "7"})
+    # The defaults twice, and two kinds of topics.
+    assert checked <= 2 + 2
 
 
 def test_a_topic_that_contradicts_itself_already_holds_up_no_change_of_the_broker() -> None:
