@@ -7,6 +7,8 @@ block, but no id is used twice.
 from __future__ import annotations
 
 from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.controller_messages import Decision
+from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.metadata import Metadata
 
 
@@ -21,12 +23,15 @@ class ProducerIds:
     async def take(self) -> int:
         """Returns a new id. Raises StorageError."""
         while self._next == self._block_end:
-            before = self._block_end
-            decision = await self._metadata.change(controller.allocate_producer_ids)
-            (block,) = decision.results
-            # Another request may have fetched a block meanwhile, which must not be lost.
-            if self._block_end == before:
+            decision = await self._metadata.change(self._next_block)
+            for block in decision.results:
                 self._next, self._block_end = block.start, block.stop
         taken = self._next
         self._next += 1
         return taken
+
+    def _next_block(self, image: MetadataImage) -> Decision[range]:
+        """Allocates a block, unless another request did so while this one waited for its turn."""
+        if self._next < self._block_end:
+            return Decision(records=(), results=())
+        return controller.allocate_producer_ids(image)
