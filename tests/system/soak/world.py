@@ -50,6 +50,8 @@ from tests.system.tiers.tiered_broker import Archive
 
 COPY_TIMEOUT_MS = 8_000
 SETTINGS = {
+    # A reader of a deleted topic would create it again, without the properties of the story.
+    "auto.create.topics.enable": "false",
     "strandline.remote.merge.target.bytes": str(2 * 1024 * 1024),
     "strandline.remote.groups.upload.ms": "300",
     "strandline.remote.delete.grace.ms": "500",
