@@ -1,9 +1,10 @@
-"""Helpers for the event loop: eager coroutines, shared futures, and groups of tasks."""
+"""Helpers for the event loop: eager coroutines, shared futures, events, and groups of tasks."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Generator
+from contextlib import suppress
 from types import coroutine
 from typing import TypeVar
 
@@ -63,6 +64,17 @@ async def result_of(future: asyncio.Future[T]) -> T:
     finally:
         # The error's traceback references this frame, and would keep the future that has the error.
         del future
+
+
+async def wait_within(event: asyncio.Event, seconds: float) -> None:
+    """Waits for the event, at most so long; also lets others run if it is set already.
+
+    `Event.wait` does not, so a loop that sets its own event would keep everybody else waiting.
+    """
+    await asyncio.sleep(0)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 async def side_by_side(*works: Coroutine[object, object, None]) -> None:

@@ -83,6 +83,7 @@ from strandline.broker.coordination.transactions.transaction import ProducerIden
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.tasks import wait_within
 from strandline.storage.model import TimestampMs, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -515,13 +516,7 @@ class GroupCoordinator:
                 await self._slots.load(slot, self.now, self._begin_sessions)
                 continue
             await self._forgetting.expire_if_due(self.now())
-            # Waiting for an event that is set already lets nobody else run.
-            await asyncio.sleep(0)
-            try:
-                async with asyncio.timeout(self._idle_s()):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await wait_within(self._wake, self._idle_s())
             self._wake.clear()
 
     def _idle_s(self) -> float:

@@ -82,6 +82,7 @@ from strandline.broker.coordination.transactions.transaction import (
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.tasks import wait_within
 from strandline.storage.crash_points import (
     TRANSACTION_AFTER_COMPLETE,
     TRANSACTION_AFTER_MARKER,
@@ -739,13 +740,7 @@ class TransactionCoordinator:
             self._settle_after_crash()
             await self._finish_all()
             await self._follow_time()
-            # Waiting for an event that is set already lets nobody else run.
-            await asyncio.sleep(0)
-            try:
-                async with asyncio.timeout(POLL_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await wait_within(self._wake, POLL_S)
 
     async def _follow_time(self) -> None:
         now_ms = self._monotonic_ms()

@@ -178,6 +178,7 @@ class ColdFetches:
             return
         partition.traffic.remote_bytes_out += read.size_bytes
         found.total_bytes += read.size_bytes
+        found.cold_bytes += read.size_bytes
         answer = records_answer(
             wanted.partition, partition, read.buffers, read.size_bytes, plan.isolation
         )

@@ -140,11 +140,10 @@ class FetchHandler:
             return self._answer_with_old_messages(plan)
         found = self._read_once(plan)
         if found.remote:
-            local_bytes = found.total_bytes
             coming = self._cold.read(plan, found)
             if coming is not None:
-                return self._answer_later(plan, found, coming, local_bytes)
-            return self._answer_cold(plan, found, local_bytes)
+                return self._answer_later(plan, found, coming)
+            return self._answer_cold(plan, found)
         if (
             found.must_answer
             or found.total_bytes >= plan.min_bytes
@@ -325,17 +324,17 @@ class FetchHandler:
         return deferred
 
     async def _answer_later(
-        self, plan: FetchPlan, found: FetchPass, coming: Awaitable[None], local_bytes: int
+        self, plan: FetchPlan, found: FetchPass, coming: Awaitable[None]
     ) -> Parts:
         await coming
         plan.started_s = self._now_s()
-        return self._answer_cold(plan, found, local_bytes)
+        return self._answer_cold(plan, found)
 
-    def _answer_cold(self, plan: FetchPlan, found: FetchPass, local_bytes: int) -> Parts:
+    def _answer_cold(self, plan: FetchPlan, found: FetchPass) -> Parts:
         parts = self._answer(plan, found)
         # The pace bounds only the cold part: many local records would go out so slowly that the
         # client's request times out, and its next one would, too.
-        is_mostly_local = found.total_bytes < 2 * local_bytes
+        is_mostly_local = 2 * found.cold_bytes < found.total_bytes
         return parts if is_mostly_local or isinstance(parts, ThrottledParts) else ColdParts(parts)
 
     async def _answer_with_old_messages(self, plan: FetchPlan) -> Parts:

@@ -63,6 +63,8 @@ class FetchPass:
     # Positions of the answers whose records are in the archive.
     remote: list[int] = field(default_factory=list)
     total_bytes: int = 0
+    # Those of them that come from the archive.
+    cold_bytes: int = 0
     # A batch exceeded the limit of the whole answer: later partitions are not read.
     is_full: bool = False
     must_answer: bool = False

@@ -83,6 +83,14 @@ def wait_until_stable(client: WireClient) -> None:
         eventually(lambda: is_stable(client, partition))  # noqa: B023
 
 
+def a_producer(client: WireClient, version: int, *, partitions: int = 1) -> WireProducer:
+    """The first producer of its id, and a topic for it."""
+    create_topic(client, "t", partitions)
+    producer = WireProducer(client, "tx", version=version)
+    producer.begin()
+    return producer
+
+
 class History:
     """Random transactions of producers of both versions, and what became of each value."""
 
@@ -199,9 +207,7 @@ def test_a_transaction_that_the_coordinator_lost_is_aborted_and_its_producer_fen
     broker: BrokerProcess, version: int
 ) -> None:
     with WireClient(broker.port) as client:
-        create_topic(client, "t", PARTITIONS)
-        producer = WireProducer(client, "tx", version=version)
-        producer.begin()
+        producer = a_producer(client, version, partitions=PARTITIONS)
         producer.send("t", b"lost")
     broker.kill()
     # All but the record that gave the id its producer.
@@ -225,9 +231,7 @@ def test_offsets_of_a_transaction_count_although_the_power_took_its_marker(
     broker: BrokerProcess, version: int, is_commit: bool
 ) -> None:
     with WireClient(broker.port) as client:
-        create_topic(client, "t", 1)
-        producer = WireProducer(client, "tx", version=version)
-        producer.begin()
+        producer = a_producer(client, version)
         assert producer.send_offset(GROUP, "t", 5) is NONE
         assert producer.end(is_commit=is_commit) is NONE
     broker.kill()
@@ -275,9 +279,7 @@ def test_a_decision_ends_its_own_transaction_and_not_the_next_one_of_its_produce
 ) -> None:
     """The coordinator's log ends with the decision; the partition has the marker and more."""
     with WireClient(broker.port) as client:
-        create_topic(client, "t", 1)
-        producer = WireProducer(client, "tx", version=version)
-        producer.begin()
+        producer = a_producer(client, version)
         producer.send("t", b"decided")
         assert producer.end(is_commit=is_commit) is NONE
         producer.send("t", b"next")
@@ -304,9 +306,7 @@ def test_a_decision_ends_nothing_in_a_later_topic_of_the_same_name(
     broker: BrokerProcess, version: int
 ) -> None:
     with WireClient(broker.port) as client:
-        create_topic(client, "t", 1)
-        producer = WireProducer(client, "tx", version=version)
-        producer.begin()
+        producer = a_producer(client, version)
         producer.send("t", b"decided")
         assert producer.commit() is NONE
         delete_topic(client, "t")
@@ -328,9 +328,7 @@ def test_what_is_committed_after_the_coordinator_fell_back_is_there_once(
 ) -> None:
     """Its log lost transactions whose batches and epochs are in the logs of the partitions."""
     with WireClient(broker.port) as client:
-        create_topic(client, "t", 1)
-        producer = WireProducer(client, "tx", version=version)
-        producer.begin()
+        producer = a_producer(client, version)
         size = log_file(broker, STATE).stat().st_size
         before = [b"before-%d" % number for number in range(6)]
         for value in before:
@@ -386,9 +384,7 @@ def test_no_part_of_a_transaction_commits_whose_other_part_was_aborted(
 ) -> None:
     """The coordinator lost that it began, and its producer goes on in another partition."""
     with WireClient(broker.port) as client:
-        create_topic(client, "t", PARTITIONS)
-        producer = WireProducer(client, "tx", version=version)
-        producer.begin()
+        producer = a_producer(client, version, partitions=PARTITIONS)
         producer.send("t", b"aborted")
     broker.kill()
     cut_before_the_last_batches(log_file(broker, STATE), 1)

@@ -199,6 +199,17 @@ class MovedLog:
         raise DiskError("cannot sync t-0: No such file or directory")
 
 
+def partition_over(log: object, syncs: Executor) -> Partition:
+    return Partition(
+        TopicPartition("t", 0),
+        uuid.uuid4(),
+        cast(UnifiedLog, log),
+        0,
+        syncs=syncs,
+        traffic=TopicTraffic(),
+    )
+
+
 def flushed(*, is_replaced: bool, callers: int) -> list[BaseException | None]:
     """What each caller of a flush gets whose log's folder went away under it."""
 
@@ -206,14 +217,7 @@ def flushed(*, is_replaced: bool, callers: int) -> list[BaseException | None]:
         old = MovedLog()
         log = SimpleNamespace(end_offset=END, local=old)
         with ThreadPoolExecutor(1) as syncs:
-            partition = Partition(
-                TopicPartition("t", 0),
-                uuid.uuid4(),
-                cast(UnifiedLog, log),
-                0,
-                syncs=syncs,
-                traffic=TopicTraffic(),
-            )
+            partition = partition_over(log, syncs)
             asked = [asyncio.create_task(partition.flush()) for _ in range(callers)]
             assert await asyncio.to_thread(old.begun.wait, 30)
             if is_replaced:
@@ -247,14 +251,7 @@ def test_who_waits_for_a_flush_of_what_was_cut_off_meanwhile_is_refused() -> Non
 
     async def run() -> None:
         with ThreadPoolExecutor(1) as syncs:
-            partition = Partition(
-                TopicPartition("t", 0),
-                uuid.uuid4(),
-                cast(UnifiedLog, log),
-                0,
-                syncs=syncs,
-                traffic=TopicTraffic(),
-            )
+            partition = partition_over(log, syncs)
             async with asyncio.timeout(WAIT_S_MAX):
                 with pytest.raises(DiskError, match="was cut below 10"):
                     await partition.flush()
@@ -301,14 +298,7 @@ def test_who_appends_when_a_flush_has_just_ended_starts_the_next_one() -> None:
 
     async def run() -> None:
         log = SyncedLog()
-        partition = Partition(
-            TopicPartition("t", 0),
-            uuid.uuid4(),
-            cast(UnifiedLog, log),
-            0,
-            syncs=SyncsOnLoop(),
-            traffic=TopicTraffic(),
-        )
+        partition = partition_over(log, SyncsOnLoop())
         async with asyncio.TaskGroup() as callers:
             for _ in range(10):
                 log.end_offset += 1
@@ -339,14 +329,7 @@ def test_a_log_whose_flush_failed_is_freed_without_a_collection() -> None:
         log = FailingLog()
         log.end_offset = END
         with ThreadPoolExecutor(1) as syncs:
-            partition = Partition(
-                TopicPartition("t", 0),
-                uuid.uuid4(),
-                cast(UnifiedLog, log),
-                0,
-                syncs=syncs,
-                traffic=TopicTraffic(),
-            )
+            partition = partition_over(log, syncs)
             with pytest.raises(DiskError):
                 await partition.flush()
         return weakref.ref(log)

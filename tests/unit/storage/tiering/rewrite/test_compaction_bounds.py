@@ -181,14 +181,22 @@ def test_one_segment_is_compacted_again_if_a_merge_put_new_records_into_it(tmp_p
     rig.executors.shutdown()
 
 
+def four_segments(rig: Rig) -> Manifest:
+    """Each has ten offsets, and is a second younger than the one before."""
+    log = encode_batch([Record(offset=0, timestamp_ms=0, key=b"1", value=b"x")])
+    first = archive_segment(rig.memory, ID_PARTITION, log).entry
+    entries = (
+        replace(first, base_offset=n * 10, end_offset=n * 10 + 10, min_timestamp_ms=n * 1000)
+        for n in range(4)
+    )
+    return Manifest(topic=TOPIC, topic_id=TOPIC_ID, partition=0, segments=tuple(entries))
+
+
 def test_the_archive_is_compacted_when_enough_of_it_came_after_the_last_round(
     tmp_path: Path,
 ) -> None:
     rig = make_rig(tmp_path)
-    log = encode_batch([Record(offset=0, timestamp_ms=0, key=b"1", value=b"x")])
-    first = archive_segment(rig.memory, ID_PARTITION, log).entry
-    four = tuple(replace(first, base_offset=n * 10, end_offset=n * 10 + 10) for n in range(4))
-    manifest = Manifest(topic=TOPIC, topic_id=TOPIC_ID, partition=0, segments=four)
+    manifest = four_segments(rig)
 
     def is_worth(cleaned_offset: int, ratio: float) -> bool:
         mark = CompactionMark(cleaned_offset=cleaned_offset, horizon_offset=0, horizon_ms=0)
@@ -204,13 +212,7 @@ def test_no_record_of_the_archive_waits_longer_than_the_compaction_lag_allows(
     tmp_path: Path,
 ) -> None:
     rig = make_rig(tmp_path)
-    log = encode_batch([Record(offset=0, timestamp_ms=0, key=b"1", value=b"x")])
-    first = archive_segment(rig.memory, ID_PARTITION, log).entry
-    four = tuple(
-        replace(first, base_offset=n * 10, end_offset=n * 10 + 10, min_timestamp_ms=n * 1000)
-        for n in range(4)
-    )
-    manifest = Manifest(topic=TOPIC, topic_id=TOPIC_ID, partition=0, segments=four)
+    manifest = four_segments(rig)
     config = replace(rig.config, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=5000)
 
     def is_worth(cleaned_offset: int, now_ms: int, last_round_ms: int = NO_TIMESTAMP) -> bool:
