@@ -1,7 +1,8 @@
 """Creates new logs: chooses a folder of `log.dirs` for each, and makes them durable.
 
     1 each partition's folder, its topic id and files (several threads)
-    2 sync the folders that hold them
+    2 check that the volume is still there: from now on the open files hold it
+    3 sync the folders that hold them
 
 Before 1 the caller removes deleted logs of these names from the checkpoints (`log_dir.forget`). A
 log that cannot be created is an error in its place, without leftovers; the others are created. As
@@ -61,6 +62,7 @@ def create_logs(
     unsynced: dict[LogDir, DiskError] = {}
     for directory in dict.fromkeys(targets):
         try:
+            directory.check_present()
             files.sync_directory(directory.path)
         except DiskError as error:
             unsynced[directory] = error

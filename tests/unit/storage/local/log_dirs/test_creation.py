@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from strandline.storage.errors import DiskError
+from strandline.storage.local.log_dirs import creation, log_dirs
+from strandline.storage.local.log_dirs.log_dir import LogDir
 from strandline.storage.model import TopicPartition
 from tests.unit.storage.local.builders import TOPIC_ID
 from tests.unit.storage.local.log_folders import CONFIG, load_all, open_dirs
@@ -21,6 +26,26 @@ def test_new_partitions_go_where_there_are_fewest(tmp_path: Path) -> None:
     counts = [len(list((tmp_path / name).glob("t-*"))) for name in "abc"]
     assert sorted(counts) == [2, 2, 3]
     assert len(dirs.logs) == 7
+    dirs.close()
+
+
+def test_no_log_is_created_in_the_place_of_a_volume_that_was_just_unmounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    dirs = open_dirs(folder)
+
+    def unmount_then_spread(usable: Sequence[LogDir], log_count: int) -> list[LogDir]:
+        """The volume is there when the folders are checked, and not when the logs are made."""
+        folder.rename(tmp_path / "volume")
+        folder.mkdir()
+        return creation.spread(usable, log_count)
+
+    monkeypatch.setattr(log_dirs, "spread", unmount_then_spread)
+    [created] = dirs.create_logs([TopicPartition("t", 0)], TOPIC_ID, CONFIG)
+    assert isinstance(created, DiskError)
+    assert "is its volume mounted?" in str(created)
+    assert list(folder.iterdir()) == []
     dirs.close()
 
 
