@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
+from strandline.broker.cluster.metadata.log_reader import is_empty
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.tiers import BothTiers, LocalTier, is_tiered
@@ -53,6 +54,7 @@ from strandline.broker.server.background import FinishedPurges, LogUpkeep, delay
 from strandline.broker.server.folder_marks import (
     METADATA_FOLDER,
     ArchiveMark,
+    check_metadata_not_lost,
     check_not_interrupted,
 )
 from strandline.broker.server.late_transactions import LateTransactions
@@ -162,7 +164,8 @@ class Broker:
             await self._claim.attempt(wait_s=CLAIM_WAIT_S)
         self._metadata_log = make_metadata_log(config, self._log_dirs, clock, mirror=self._store)
         await self._in(
-            metadata, partial(load_metadata, self._metadata_log, config, self._store)
+            metadata,
+            partial(load_metadata, self._metadata_log, config, self._log_dirs, self._store),
         )  # 3
         started = controller.start_broker(config.node_id)
         image = await self._in(metadata, partial(self._metadata_log.append, started.records))  # 4
@@ -583,10 +586,21 @@ def make_metadata_log(
 
 
 def load_metadata(
-    metadata_log: MetadataLog, config: BrokerConfig, mirror: ObjectStore | None
+    metadata_log: MetadataLog,
+    config: BrokerConfig,
+    log_dirs: LogDirs,
+    mirror: ObjectStore | None,
 ) -> None:
-    """Reads the log, or its mirror in the bucket; blocks. Raises ArchiveUnknown, StorageError."""
+    """Reads the log, or its mirror in the bucket; blocks.
+
+    Raises ArchiveUnknown, WrongFolder, StorageError.
+    """
     try:
+        if metadata_log.is_known_empty:
+            check_metadata_not_lost(
+                [d.path for d in log_dirs.directories if not d.failure],
+                is_archived=mirror is not None and not is_empty(mirror),
+            )
         metadata_log.load()
     except TierError as error:
         if mirror is None or not metadata_log.is_known_empty:

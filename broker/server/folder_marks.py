@@ -11,11 +11,12 @@ set and remove them. An unreadable folder cannot be locked either, and the lock 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from strandline.storage import files
 from strandline.storage.errors import DiskError, StrandlineError
+from strandline.storage.local.formats.names import partition_of, subfolders
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class RestoreRefused(StrandlineError):
 
 
 class WrongFolder(StrandlineError):
-    """The folder belongs to the other kind of broker: a replica's, or an ordinary one's."""
+    """The folder belongs to the other kind of broker, or it is not the first one of `log.dirs`."""
 
 
 def check_not_interrupted(folders: Iterable[Path]) -> None:
@@ -51,6 +52,30 @@ def check_no_replica(folders: Iterable[Path]) -> None:
                 f"{folder} belongs to a read-only replica: start it with --read-only, or choose"
                 " other folders"
             )
+
+
+def check_metadata_not_lost(folders: Sequence[Path], *, is_archived: bool) -> None:
+    """Raises WrongFolder if a start would take these partitions for ones of unknown topics.
+
+    For a first folder without metadata; `is_archived` tells whether the bucket has them. As in
+    Kafka, whose broker does not start on a metadata log directory that was not formatted. Blocks.
+    Raises DiskError.
+    """
+    first, *others = folders
+    for folder in others:
+        if files.is_there(folder, METADATA_FOLDER):
+            raise WrongFolder(
+                f"{first} has no metadata, and {folder} has: name {folder} first in log.dirs"
+            )
+    partitions = [
+        path for folder in folders for path in subfolders(folder) if partition_of(path.name)
+    ]
+    if partitions and not is_archived:
+        raise WrongFolder(
+            f"{first} has no metadata, so the broker would know no topic of its {len(partitions)}"
+            f" partitions ({partitions[0]}, ...): bring the first folder of log.dirs back, or move"
+            " the folders of the partitions away to start without them"
+        )
 
 
 class ArchiveMark:

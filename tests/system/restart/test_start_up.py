@@ -19,6 +19,7 @@ from tests.system.calls import (
     assert_serves,
     batch,
     create_topic,
+    end_offset,
     new_topic,
 )
 
@@ -166,6 +167,23 @@ def test_a_folder_of_another_broker_is_refused(tmp_path: Path) -> None:
         assert entry.name in damaged
 
 
+def test_a_new_first_folder_does_not_make_strays_of_the_partitions(tmp_path: Path) -> None:
+    """Without its metadata a broker would know no topic; it renames no folder for that."""
+    old, second, new = (str(tmp_path / name) for name in ("old", "second", "new"))
+    broker = BrokerProcess(tmp_path, settings={"log.dirs": f"{old},{second}"})
+    with broker, WireClient(broker.port) as client:
+        create_topic(client, "topic", 2)
+        assert append(client, "topic", batch(3)) == 0
+    given = {"node_id": "1", "listeners": "PLAINTEXT://127.0.0.1:0"}
+    swapped = refusal_of(serve(log_dirs=f"{second},{old}", **given), FAILURE)
+    assert f"name {old} first in log.dirs" in swapped
+    lost = refusal_of(serve(log_dirs=f"{new},{second}", **given), FAILURE)
+    assert "bring the first folder of log.dirs back" in lost
+    assert not list(tmp_path.glob("*/*-stray"))
+    with broker, WireClient(broker.port) as client:
+        assert end_offset(client, "topic") == 3
+
+
 def test_a_log_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("not a folder")
     finished = serve(log_dirs=str(tmp_path / "data"), listeners="PLAINTEXT://127.0.0.1:0")
@@ -206,10 +224,11 @@ def test_what_the_machine_refuses_is_said_with_what_to_do_about_it(tmp_path: Pat
 def test_a_damaged_file_that_nothing_can_replace_is_named_with_where_the_remedy_stands(
     tmp_path: Path, name: str
 ) -> None:
-    file = tmp_path / "data" / name
-    file.parent.mkdir(parents=True)
+    with BrokerProcess(tmp_path) as broker, WireClient(broker.port) as client:
+        create_topic(client, "orders")
+    file = broker.data / name
     file.write_bytes(b"\xff\xfe")
-    message = refusal_of(serve(log_dirs=str(tmp_path / "data")), FAILURE)
+    message = refusal_of(serve(log_dirs=str(broker.data)), FAILURE)
     assert str(file) in message
     page = REPOSITORY / "docs" / f"{message.rpartition(' ')[2].strip()}.md"
     assert f"\n## `{file.name}`" in page.read_text()

@@ -8,7 +8,7 @@ import pytest
 
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.config.loading import load_config
-from strandline.broker.server.app import load_metadata
+from strandline.broker.server.app import load_metadata, open_log_dirs
 from strandline.storage.errors import TierError
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
 from tests.support.manual_clock import ManualClock
@@ -31,5 +31,7 @@ def test_a_metadata_log_that_cannot_be_read_is_not_called_empty(tmp_path: Path) 
     ).load()
     unreadable = Unreadable(tmp_path / "data", clock=clock)
     config = load_config(None, ["node.id=1", f"log.dirs={tmp_path / 'data'}"])
+    log_dirs = open_log_dirs(config, clock)
     with pytest.raises(TierError, match="Permission denied"):
-        load_metadata(MetadataLog(unreadable, mirror, cluster_id=CLUSTER), config, mirror)
+        load_metadata(MetadataLog(unreadable, mirror, cluster_id=CLUSTER), config, log_dirs, mirror)
+    log_dirs.close()
