@@ -23,6 +23,7 @@ from scripts.docs.alerts_docs import alert_rules, runbook_command
 from scripts.docs.cli_docs import parsers
 from scripts.docs.log_docs import RUNBOOKS, Runbook, runbooks
 from scripts.docs.log_messages import log_messages
+from strandline import __version__
 from strandline.broker.cli import make_parser
 from strandline.broker.commands import docs_command
 from strandline.broker.config.group_configs import GROUP_CONFIGS
@@ -541,6 +542,16 @@ def test_nothing_of_our_name_is_installed_from_a_package_index() -> None:
     assert from_index.search("pip install 'strandline[lake]' on the driver")
     assert from_index.search("python3 -m pip install -U strandline")
     assert not from_index.search("pip install 'dist/strandline-0.1.0-py3-none-any.whl[lake]'")
+
+
+def test_the_pages_on_kubernetes_name_the_image_that_the_chart_runs() -> None:
+    """The pod that restores has no chart that would give it the tag."""
+    chart = (ROOT / "deploy" / "helm" / "strandline" / "Chart.yaml").read_text()
+    assert f"\nappVersion: {__version__}\n" in chart
+    how_to = ROOT / "docs" / "how-to"
+    assert f"tag it `{__version__}`" in (how_to / "kubernetes.md").read_text()
+    images = re.findall(r"^ *image: (\S+)$", (how_to / "restore.md").read_text(), re.MULTILINE)
+    assert images == [f"registry.example.org/strandline:{__version__}"]
 
 
 def test_the_page_on_compatibility_has_what_no_run_finds_out() -> None:

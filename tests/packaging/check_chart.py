@@ -215,7 +215,7 @@ def test_the_pod_of_the_page_on_restores_is_the_brokers_but_for_its_command(
     pod, ours = restore["spec"], one["spec"]["template"]["spec"]
     (container,), (broker,) = pod["containers"], ours["containers"]
     assert container["args"] == ["restore", *broker["args"][1:]]
-    for key in ("envFrom", "securityContext", "volumeMounts"):
+    for key in ("image", "envFrom", "securityContext", "volumeMounts"):
         assert container[key] == broker[key], key
     assert pod["serviceAccountName"] == ours["serviceAccountName"]
     rights = {**pod["securityContext"], "fsGroupChangePolicy": "OnRootMismatch"}
