@@ -272,6 +272,7 @@ def page_world(folder: Path, bucket: S3Bucket | None = None) -> Iterator[PageWor
             place,
             {
                 ARCHIVE: url,
+                "s3://my-bucket/my-prefix": url,
                 FOLDER: str(broker.data),
                 METRICS: metrics,
                 TABLES: str(folder / "tables"),

@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
@@ -134,11 +135,7 @@ def test_what_is_asked_of_the_bucket_is_what_the_policy_allows(
     archive: ArchiveBuilder, s3_bucket: S3Bucket, options: dict[str, str], fault_proxy: FaultProxy
 ) -> None:
     """S3 takes the key of a missing object for the prefix when it asks whether to say 404."""
-    page = (Path(__file__).parents[4] / "docs" / "how-to" / "bucket.md").read_text()
-    of_readers = page[page.index("## IAM policy for readers") :]
-    policy = json.loads(re.findall(r"```json\n(.*?)```", of_readers, re.DOTALL)[0])
-    objects, listing = policy["Statement"]
-    assert (objects["Action"], listing["Action"]) == ("s3:GetObject", "s3:ListBucket")
+    _, listing = policy("IAM policy for readers")
     prefix = s3_bucket.url.removeprefix(f"s3://{s3_bucket.name}/")
     allowed = [
         pattern.replace("my-prefix", prefix)
@@ -164,6 +161,40 @@ def test_what_is_asked_of_the_bucket_is_what_the_policy_allows(
         assert any(fnmatch.fnmatchcase(listed, one) for one in allowed), listed
     missing = [f"{prefix}/topics/t-x/2/manifest.json", "other/cluster.json"]
     assert all(any(fnmatch.fnmatchcase(one, pattern) for pattern in allowed) for one in missing)
+
+
+def test_a_query_of_one_topic_asks_for_what_the_policy_for_one_topic_allows(
+    archive: ArchiveBuilder, s3_bucket: S3Bucket, options: dict[str, str], fault_proxy: FaultProxy
+) -> None:
+    objects, listing = policy("IAM policy for readers of one topic")
+    prefix = s3_bucket.url.removeprefix(f"s3://{s3_bucket.name}/")
+    folder = f"t-{archive.topics['t'].info.topic_id}"
+
+    def ours(patterns: list[str]) -> list[str]:
+        return [one.replace("my-prefix", prefix).replace("orders-ID", folder) for one in patterns]
+
+    keys = [one.removeprefix("arn:aws:s3:::my-bucket/") for one in ours(objects["Resource"])]
+    prefixes = ours(listing["Condition"]["StringLike"]["s3:prefix"])
+    assert rows(s3_bucket, options, subscribe="t") == 200
+    assert rows(s3_bucket, options, assign='{"t": [0]}') == 100
+    asked = {one.path.partition("?")[::2] for one in fault_proxy.seen}
+    assert len(asked) > 5
+    for path, query in asked:
+        key = path.removeprefix(f"/{s3_bucket.name}").removeprefix("/")
+        wanted, allowed = (key, keys) if key else (parse_qs(query)["prefix"][0], prefixes)
+        assert any(fnmatch.fnmatchcase(wanted, one) for one in allowed), wanted
+    other = f"{prefix}/topics/u-{archive.topics['u'].info.topic_id}/topic.json"
+    assert not any(fnmatch.fnmatchcase(other, one) for one in keys)
+
+
+def policy(heading: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The statements on objects and on listings in the policy of this section of bucket.md."""
+    page = (Path(__file__).parents[4] / "docs" / "how-to" / "bucket.md").read_text()
+    section = page[page.index(f"## {heading}\n") :]
+    block = re.findall(r"```json\n(.*?)```", section, re.DOTALL)[0]
+    objects, listing = json.loads(block)["Statement"]
+    assert (objects["Action"], listing["Action"]) == ("s3:GetObject", "s3:ListBucket")
+    return objects, listing
 
 
 def test_folders_without_objects_are_no_evidence(tmp_path: Path) -> None:
