@@ -146,6 +146,54 @@ OPERATOR = (
         "how-to/bucket.md#move-the-archive-to-another-bucket",
         "aws s3 sync",
     ),
+    Question(
+        "How do I archive a topic that exists already?",
+        "archive existing topic",
+        "how-to/run.md#archive-an-existing-topic",
+        "remote.storage.enable=true",
+    ),
+    Question(
+        "I have a second disk: how do I add it?",
+        "add a disk",
+        "how-to/move-partition.md#add-a-disk",
+        "at the end of `log.dirs`",
+    ),
+    Question(
+        "How do I rehearse a restore while the broker runs?",
+        "rehearse restore",
+        "how-to/restore.md#rehearse-a-restore",
+        "log.dirs=/var/tmp/rehearsal",
+    ),
+    Question(
+        "How do I delete a topic, and what becomes of its archive?",
+        "delete topic archive",
+        "how-to/run.md#delete-a-topic-and-its-archive",
+        "strandline topic delete orders",
+    ),
+    Question(
+        "Is anything encrypted at rest?",
+        "encryption bucket disk",
+        "how-to/secure.md#encryption-in-the-bucket-and-on-the-disk",
+        "the bucket's default applies",
+    ),
+    Question(
+        "How far is archiving behind?",
+        "archiving behind",
+        "how-to/monitor.md#how-far-archiving-is-behind",
+        "`to be copied`",
+    ),
+    Question(
+        "Who may read one topic of the bucket, and no other?",
+        "policy one topic",
+        "how-to/bucket.md#iam-policy-for-readers-of-one-topic",
+        "topics/orders-ID/*",
+    ),
+    Question(
+        "Which files does the broker write?",
+        "files broker writes",
+        "how-to/run.md#files-that-the-broker-writes",
+        "`strandline-metadata`",
+    ),
 )
 ANALYST = (
     Question(
@@ -225,6 +273,18 @@ ANALYST = (
         "MinIO endpoints",
         "how-to/query-without-spark.md#minio-and-other-endpoints",
         '"s3.endpoint.url"',
+    ),
+    Question(
+        "How do I read only what is new?",
+        "only new rows",
+        "how-to/query-without-spark.md#only-new-rows",
+        '"startingOffsets"',
+    ),
+    Question(
+        "Somebody deleted and created a topic: what does a query read?",
+        "deleted topic query",
+        "how-to/query-without-spark.md#deleted-topics",
+        "the new topic alone",
     ),
 )
 CONTRIBUTOR = (
@@ -323,6 +383,48 @@ CONTRIBUTOR = (
         "new dependency",
         "contributing/recipes.md#a-new-dependency",
         "run `make lock`",
+    ),
+    Question(
+        "How do I write a test that needs S3?",
+        "test needs S3",
+        "contributing/recipes.md#a-test-that-needs-s3",
+        "`s3_bucket`",
+    ),
+    Question(
+        "A system test failed: where is the log of its broker?",
+        "log failed test",
+        "contributing/recipes.md#the-log-of-a-broker-in-a-failed-test",
+        "broker.log",
+    ),
+    Question(
+        "How do I run the broker with my change?",
+        "run your change",
+        "contributing/recipes.md#run-your-change",
+        ".venv/bin/strandline serve",
+    ),
+    Question(
+        "Which files does a new alert need?",
+        "new alert",
+        "contributing/recipes.md#a-new-alert",
+        "alerts.test.yml",
+    ),
+    Question(
+        "How do I make a release?",
+        "release version",
+        "contributing/recipes.md#release-a-version",
+        "Chart.yaml",
+    ),
+    Question(
+        "How do I preview the pages?",
+        "preview pages",
+        "CONTRIBUTING.md#pages-generate-and-preview",
+        "`make site`",
+    ),
+    Question(
+        "Under which licence is my contribution?",
+        "licence contribution",
+        "CONTRIBUTING.md#licence-of-contributions",
+        "section 5",
     ),
 )
 QUESTIONS = (*OPERATOR, *ANALYST, *CONTRIBUTOR)

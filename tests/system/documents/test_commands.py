@@ -105,6 +105,8 @@ def run_with_own_broker(archive: S3Bucket, block: Block, folder: Path) -> list[s
         FOLDER: str(folder / "data"),
         METRICS: f"http://127.0.0.1:{metrics.number}",
         "/var/lib/replica": str(folder / "replica"),
+        "/disk2/strandline": str(folder / "disk2"),
+        "/var/tmp/rehearsal": str(folder / "rehearsal"),
     }
     bootstrap = f"127.0.0.1:{port.number}"
     values |= dict.fromkeys((REPLICA, "kafka.example.org:9092", "127.0.0.1:9092"), bootstrap)
