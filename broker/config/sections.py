@@ -286,8 +286,9 @@ class ArchiveConfig:
         "strandline.remote.check.interval.ms",
         LONG,
         600_000,
-        "Ms between two checks that cluster.json, the metadata and the groups' offsets are"
-        " still in the bucket: three requests. The broker writes deleted objects again.",
+        "Ms between two checks that cluster.json, the metadata, the groups' offsets and the"
+        " transactional ids are still in the bucket: at most four requests. The broker writes"
+        " deleted objects again.",
         minimum=10,
     )
 

@@ -22,6 +22,7 @@ from strandline.broker.protocol.messages.describe_log_dirs import (
 )
 from strandline.storage.crash_points import (
     EXIT_STATUS_KILLED,
+    MOVE_AFTER_COPY,
     MOVE_AFTER_MARK,
     MOVE_AFTER_SWAP,
     MOVE_AFTER_SYNC,
@@ -178,7 +179,8 @@ def test_a_deleted_topic_leaves_nothing_in_either_folder(two: TwoFolders) -> Non
 
 
 @pytest.mark.parametrize(
-    "point", [MOVE_AFTER_MARK, MOVE_BEFORE_SWAP, MOVE_AFTER_SWAP, MOVE_AFTER_SYNC]
+    "point",
+    [MOVE_AFTER_MARK, MOVE_AFTER_COPY, MOVE_BEFORE_SWAP, MOVE_AFTER_SWAP, MOVE_AFTER_SYNC],
 )
 def test_a_crash_in_the_middle_leaves_one_whole_log_and_the_move_goes_on(
     tmp_path: Path, point: str
