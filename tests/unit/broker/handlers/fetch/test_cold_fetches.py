@@ -84,6 +84,32 @@ def test_held_with_nothing_there_it_is_answered_empty_at_the_end_of_its_wait() -
     assert (answer.error_code, answer.records_bytes) == (0, 0)
 
 
+def test_the_cold_partitions_of_a_fetch_are_read_at_the_same_time() -> None:
+    """Each read ends when all have begun."""
+    found = _found(total_bytes=0)
+    ((wanted, _, answer),) = found.answers
+    all_begun = asyncio.Event()
+    begun: list[int] = []
+
+    async def read_remote(*_: object, **__: object) -> RemoteRead:
+        begun.append(1)
+        if len(begun) == len(found.answers):
+            all_begun.set()
+        await all_begun.wait()
+        return RemoteRead(buffers=(), size_bytes=0, next_offset=0)
+
+    partition = SimpleNamespace(
+        log=SimpleNamespace(read_remote=read_remote, log_start_offset=0),
+        traffic=TopicTraffic(),
+        high_watermark=0,
+        last_stable_offset=0,
+    )
+    found.answers[:] = [(wanted, cast(Partition, partition), answer)] * 3
+    found.remote[:] = range(3)
+    assert _ends(_fetches(held_bytes_max=None), found)
+    assert len(begun) == 3
+
+
 def test_a_fetch_that_waits_is_counted_until_it_ends_and_one_whose_time_was_over_for_ever() -> None:
     waits = RemoteWaits()
     fetches = _fetches(held_bytes_max=None, wait_ms_max=1, waits=waits)
