@@ -368,7 +368,8 @@ class GroupArchive:
             except _GroupsFenced as error:
                 self._is_fenced = True
                 log.error(
-                    "another broker writes the groups of this archive, this one stops writing them",
+                    "another broker writes the groups or transactional ids of this archive, this"
+                    " one stops writing them",
                     extra={"fields": {"key": error.key}},
                 )
             except (StorageError, RecordsRejected) as error:
@@ -394,7 +395,8 @@ class GroupArchive:
         if gone:
             self.deleted_count += len(gone)
             log.warning(
-                "offsets of groups were deleted in the bucket, they are written again",
+                "groups' offsets or transactional ids were deleted in the bucket, they are written"
+                " again",
                 extra={
                     "fields": {
                         "objects": [state_key(self._prefix, number) for number in sorted(gone)]

@@ -30,6 +30,7 @@ from strandline.broker.protocol.formats.offsets_topic import (
     encode_key,
     encode_offset_commit,
 )
+from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import CorruptRecords, TierUnavailable
 from strandline.storage.local.formats.producer_state import (
@@ -40,7 +41,7 @@ from strandline.storage.local.formats.producer_state import (
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch.record import Record, encode_batch
-from strandline.storage.remote.keys import GROUPS_PREFIX, state_key
+from strandline.storage.remote.keys import GROUPS_PREFIX, TRANSACTIONS_PREFIX, state_key
 from strandline.storage.remote.object_store.interface import IfMatches, ObjectInfo
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from tests.support.manual_clock import ManualClock
@@ -376,6 +377,34 @@ def test_what_was_deleted_of_the_groups_is_written_again(tmp_path: Path, then: s
             assert await archive.run_once() == 0
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("topic", "prefix"), [(OFFSETS_TOPIC, GROUPS_PREFIX), (TRANSACTION_TOPIC, TRANSACTIONS_PREFIX)]
+)
+def test_the_line_about_deleted_state_is_right_for_groups_and_for_transactional_ids(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, topic: str, prefix: str
+) -> None:
+    async def run() -> None:
+        store, local, clock = MemoryStore(), open_log(tmp_path), ManualClock()
+        with ThreadPoolExecutor(1) as executor:
+            archive = GroupArchive(
+                store,
+                lambda: [UnifiedLog(local)],
+                executor=executor,
+                clock=clock,
+                topic=topic,
+                prefix=prefix,
+            )
+            append(local, [commit("a", 1)])
+            assert await archive.run_once() == 1
+            store.delete([state_key(prefix, 0)])
+            await archive.check()
+
+    asyncio.run(run())
+    (line,) = caplog.records
+    assert "groups' offsets or transactional ids were deleted in the bucket" in line.message
+    assert line.__dict__["fields"]["objects"] == [state_key(prefix, 0)]
 
 
 def append(local: LocalLog, records: Sequence[tuple[bytes, bytes | None]]) -> None:
