@@ -316,7 +316,7 @@ CONTRIBUTOR = (
         "Which files does a new property need?",
         "new property",
         "contributing/recipes.md#a-new-property",
-        "broker/config/sections.py",
+        "broker/config/broker_config.py",
     ),
     Question(
         "And a new metric?",
