@@ -11,7 +11,7 @@ import ast
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from scripts.docs.log_messages import log_messages
 from strandline import __version__
 from strandline.broker.cli import make_parser
 from strandline.broker.commands import docs_command
+from strandline.broker.commands.docs_command import Finder
 from strandline.broker.config.group_configs import GROUP_CONFIGS
 from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.broker.config.unsupported_keys import IGNORED, REFUSED
@@ -239,33 +240,30 @@ def test_every_alert_has_a_runbook() -> None:
     rules = {rule.name: rule for rule in alert_rules()}
     named = [alert for runbook in runbooks() for alert in runbook.alerts]
     assert sorted(named) == sorted(rules)
-    texts = docs_command.pages()
+    finder = Finder(docs_command.pages())
     for runbook in runbooks():
         for alert, metric in runbook.alerts.items():
             assert rules[alert].annotations["runbook"] == runbook_command(runbook), alert
             assert metric in rules[alert].expression, alert
-            assert leads_to(texts, alert, runbook), alert
+            assert leads_to(finder, alert, runbook), alert
 
 
 # A reader looks at the first lines of a list.
 LINES_LOOKED_AT = 4
 
 
-def leads_to(texts: Mapping[str, str], words: str, runbook: Runbook) -> bool:
-    """Whether `strandline docs` prints the runbook for the words, or lists it at the top."""
-    place = f"runbooks/{runbook.page}#{runbook.anchor}"
-    found = docs_command.find(texts, words)
-    is_listed = place in found.splitlines()[:LINES_LOOKED_AT]
-    return is_listed or found == docs_command.find(texts, place)
+def leads_to(finder: Finder, words: str, runbook: Runbook) -> bool:
+    """Whether `strandline docs` has the runbook at the top for the words."""
+    return f"runbooks/{runbook.page}#{runbook.anchor}" in finder.places(words)[:LINES_LOOKED_AT]
 
 
 def test_the_text_of_a_log_line_leads_to_its_runbook() -> None:
-    texts = docs_command.pages()
+    finder = Finder(docs_command.pages())
     wrong = [
         message
         for runbook in runbooks()
         for message in runbook.messages
-        if not leads_to(texts, message.replace("...", " "), runbook)
+        if not leads_to(finder, message.replace("...", " "), runbook)
     ]
     assert wrong == []
 
@@ -340,9 +338,9 @@ def test_messages_name_pages_by_the_command_that_prints_them() -> None:
     paths = [f"{name(path)}: {one}" for path, text in found for one in PATH_OF_A_PAGE.findall(text)]
     assert paths == []
     pages_asked = [(path, one) for path, text in found for one in COMMAND_OF_A_PAGE.findall(text)]
-    pages_known = docs_command.pages()
+    finder = Finder(docs_command.pages())
     for path, asked in pages_asked:
-        assert docs_command.find(pages_known, asked), f"{name(path)}: {asked}"
+        assert finder.find(asked), f"{name(path)}: {asked}"
     assert len(pages_asked) > 9, "the texts are not found any more"
 
 

@@ -1,17 +1,24 @@
 """`strandline docs`: the pages of docs/, which the wheel brings, on a terminal.
 
 Messages and alerts name a page as this command takes it, so that a reader with the wheel alone has
-the page too. It also takes a path in a checkout, a part of a path, or words. Words are looked for
-in the headings, and if no heading has them all, in the text. One section is printed, several are
-listed. If no text has them all, those with most of them are listed.
+the page too. It also takes a path in a checkout, a part of a path, or words.
+
+Words rank the sections by BM25: a word counts more the fewer sections have it, and the larger its
+share of a section is. A word of a heading counts as several of the text. Forms of a word are one
+(`delete`, `deleted`), and a word that no page has stands for one that is spelt nearly so. The best
+sections are listed. If the first one scores far above the second, it is printed before the others.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache, cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -23,17 +30,35 @@ examples:
   strandline docs                       # all pages
   strandline docs runbooks/disk         # one page: its name, or its path in a checkout
   strandline docs how-to/restore#losing-every-disk   # one section: the anchor of its heading
-  strandline docs disk full             # the section with these words in its heading
-  strandline docs too few descriptors   # or in its text; of several sections the list
+  strandline docs disk full             # the sections that fit these words best
+  strandline docs append failed reason=...   # or a line of the log
 """
 
-# Sections to try if none has all words.
-NEAREST_MAX = 10
+# Sections that are listed.
+LISTED_MAX = 10
+# The first section is printed if it scores this many times what the next does.
+_CLEARLY = 1.5
+
+# BM25's usual constants: how soon repeated words stop to count, and what a long section loses.
+_SATURATION = 1.2
+_LENGTH = 0.75
+# What a word of the heading counts beside its place in the text.
+_HEADING_WEIGHT = 4
+# Decisions, lists of tests and the table of questions are seldom what a reader searches.
+_SELDOM_SOUGHT = re.compile(r"decisions/|contributing/(?!recipes)")
+_SELDOM_WEIGHT = 0.6
+# How alike a word that no page has and the one that it stands for must be, as difflib counts.
+_SPELLING = 0.9
+
+_WORD = re.compile(r"\w\w+")
+_STOP_WORD = re.compile(
+    "an|and|are|as|at|be|by|can|do|does|for|from|has|have|how|if|in|is|it|its|may|must|my|of|on|or"
+    "|should|that|the|there|this|to|was|what|when|where|which|who|why|will|with|you|your"
+)
+_SUFFIX = re.compile(r"(?:ies|ied|ing|ed|es|s|e|y)$")
 
 _FENCE = re.compile(r"^ *```")
 _HEADING = re.compile(r"^(#+) (.*)$")
-# What a reader who searches wants first; pages that are generated or explain our choices come last.
-_FOLDERS = ("tutorials", "how-to", "runbooks", "explanation", "reference", "contributing")
 
 
 def add_docs(commands: Commands) -> None:
@@ -42,7 +67,7 @@ def add_docs(commands: Commands) -> None:
         commands,
         "docs",
         "read the documentation",
-        "Prints a page of the documentation, or the sections that have the given words.",
+        "Prints a page of the documentation, or the sections that fit the given words best.",
         _EXAMPLES,
         _docs,
     )
@@ -50,7 +75,7 @@ def add_docs(commands: Commands) -> None:
 
 
 def _docs(options: argparse.Namespace) -> int:
-    print(find(pages(), " ".join(options.words)), end="")
+    print(Finder(pages()).find(" ".join(options.words)), end="")
     return 0
 
 
@@ -67,32 +92,90 @@ def _pages_in(folder: Traversable, prefix: str) -> Iterator[tuple[str, str]]:
             yield f"{prefix}{entry.name}", entry.read_text("utf-8")
 
 
-def find(texts: Mapping[str, str], asked: str) -> str:
-    """Returns the list of pages, a page, or sections. Raises InvalidConfig if nothing fits."""
-    if not asked:
-        return _listed(texts)
-    named = list(_pages_named(texts, asked))
-    if named:
-        return "\n".join(text.rstrip("\n") + "\n" for text in named)
-    sections = sorted(_sections(texts), key=lambda section: _place(section.name))
-    found = [section for section in sections if section.is_headed(asked)]
-    found = found or [section for section in sections if section.has(asked)]
-    if not found:
-        return _nearest(sections, asked)
-    # A page or section that is found has those below its heading.
-    outer = [one for one in found if not any(one.is_within(other) for other in found)]
-    return outer[0].whole if len(outer) == 1 else "".join(section.line for section in outer)
+class Finder:
+    """Finds pages and sections in the texts of pages by their path."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+
+    def find(self, asked: str) -> str:
+        """Returns the list of pages, a page, or the best sections.
+
+        Raises InvalidConfig if no section has one of the words.
+        """
+        if not asked:
+            return _listed(self._texts)
+        named = list(_pages_named(self._texts, asked))
+        if named:
+            return "\n".join(text.rstrip("\n") + "\n" for text in named)
+        ranked = self._ranked(asked)
+        if not ranked:
+            raise InvalidConfig(f"no page has {asked!r}; `strandline docs` lists pages")
+        first, *others = ranked[:LISTED_MAX]
+        if others and first.score < _CLEARLY * others[0].score:
+            return "".join(f"{one.section.place}\n" for one in (first, *others))
+        lines = "".join(f"{one.section.place}\n" for one in others)
+        return first.section.whole + (f"\nOther sections:\n{lines}" if lines else "")
+
+    def places(self, words: str) -> list[str]:
+        """Returns the pages and anchors of the sections that have one of the words, best first."""
+        return [one.section.place for one in self._ranked(words)]
+
+    def _ranked(self, asked: str) -> list[_Ranked]:
+        words = dict.fromkeys(_known(word, self._sections_with) for word in _words(asked))
+        weights = {word: self._weight(word) for word in words}
+        ranked = [
+            _Ranked(section=section, score=self._score(section, weights))
+            for section in self._sections
+        ]
+        return sorted((one for one in ranked if one.score), key=lambda one: -one.score)
+
+    def _weight(self, word: str) -> float:
+        """The fewer sections have a word, the more it says."""
+        count = self._sections_with[word]
+        return math.log1p((len(self._sections) - count + 0.5) / (count + 0.5))
+
+    def _score(self, section: _Section, weights: Mapping[str, float]) -> float:
+        length = section.counts.total() / self._mean_length
+        enough = _SATURATION * (1 - _LENGTH + _LENGTH * length)
+        score = 0.0
+        for word, weight in weights.items():
+            count = section.counts[word]
+            score += weight * count / (count + enough)
+        return score * (_SELDOM_WEIGHT if _SELDOM_SOUGHT.match(section.name) else 1)
+
+    @cached_property
+    def _sections(self) -> list[_Section]:
+        return list(_sections(self._texts))
+
+    @cached_property
+    def _sections_with(self) -> Counter[str]:
+        """The number of sections that have a word, by word."""
+        return Counter(word for section in self._sections for word in section.counts)
+
+    @cached_property
+    def _mean_length(self) -> float:
+        return sum(section.counts.total() for section in self._sections) / len(self._sections)
 
 
-def _nearest(sections: Sequence[_Section], asked: str) -> str:
-    """Lists sections that have most of the words. Raises InvalidConfig if none has one."""
-    most = max(section.count(asked) for section in sections)
-    if not most:
-        raise InvalidConfig(f"no page has {asked!r}; `strandline docs` lists pages")
-    near = [section for section in sections if section.count(asked) == most]
-    near.sort(key=lambda section: -section.count_in_title(asked))
-    lines = "".join(section.line for section in near[:NEAREST_MAX])
-    return f"No section has all of these words. The nearest:\n{lines}"
+def _words(text: str) -> list[str]:
+    return [_stem(word) for word in _WORD.findall(text.lower()) if not _STOP_WORD.fullmatch(word)]
+
+
+@cache
+def _stem(word: str) -> str:
+    """Cuts an ending, so that the forms of a word are one; what stays need not be a word."""
+    if len(word) < 5:
+        return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
+    stem = _SUFFIX.sub("", word)
+    return stem[:-1] if stem[-1] == stem[-2] else stem
+
+
+def _known(word: str, known: Collection[str]) -> str:
+    """Returns the word, or if no page has it the one that is spelt nearly so."""
+    if word in known or not word.isalpha():
+        return word
+    return next(iter(get_close_matches(word, known, 1, _SPELLING)), word)
 
 
 def _pages_named(texts: Mapping[str, str], asked: str) -> Iterator[str]:
@@ -104,11 +187,6 @@ def _pages_named(texts: Mapping[str, str], asked: str) -> Iterator[str]:
     yield from (one.whole for one in _sections(named) if one.anchor == anchor)
 
 
-def _place(name: str) -> tuple[int, str]:
-    folder = name.partition("/")[0]
-    return (_FOLDERS.index(folder) if folder in _FOLDERS else len(_FOLDERS), name)
-
-
 def _listed(texts: Mapping[str, str]) -> str:
     width = max(map(len, texts), default=0)
     lines = (f"{name:{width}}  {_headings(text)[0][2]}\n" for name, text in texts.items())
@@ -117,14 +195,15 @@ def _listed(texts: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Section:
-    """A heading of a page; `own` is its text up to the next heading, `text` with those below it."""
+    """A heading of a page, and its text with those below it.
+
+    `counts` are those of the words up to the next heading; a word of the heading counts as several.
+    """
 
     name: str
-    start: int
-    end: int
     title: str
-    own: str
     text: str
+    counts: Counter[str]
 
     @property
     def anchor(self) -> str:
@@ -136,23 +215,14 @@ class _Section:
         return f"docs/{self.name}\n\n{self.text.rstrip()}\n"
 
     @property
-    def line(self) -> str:
-        return f"{self.name}#{self.anchor}\n"
+    def place(self) -> str:
+        return f"{self.name}#{self.anchor}"
 
-    def count_in_title(self, asked: str) -> int:
-        return sum(word in self.title.lower() for word in asked.lower().split())
 
-    def count(self, asked: str) -> int:
-        return sum(word in self.own.lower() for word in asked.lower().split())
-
-    def is_headed(self, asked: str) -> bool:
-        return self.count_in_title(asked) == len(asked.split())
-
-    def is_within(self, other: _Section) -> bool:
-        return self.name == other.name and other.start < self.start < other.end
-
-    def has(self, asked: str) -> bool:
-        return self.count(asked) == len(asked.split())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranked:
+    section: _Section
+    score: float
 
 
 def _sections(texts: Mapping[str, str]) -> Iterator[_Section]:
@@ -162,13 +232,12 @@ def _sections(texts: Mapping[str, str]) -> Iterator[_Section]:
             after = headings[place + 1 :]
             end = next((line for line, other, _ in after if other <= level), len(lines))
             own_end = after[0][0] if after else len(lines)
+            words = _words("\n".join(lines[start:own_end]))
             yield _Section(
                 name=name,
-                start=start,
-                end=end,
                 title=title,
-                own="\n".join(lines[start:own_end]),
                 text="\n".join(lines[start:end]),
+                counts=Counter(words + _HEADING_WEIGHT * _words(title)),
             )
 
 

@@ -104,4 +104,4 @@ class ArchiveMark:
                 self._check_present()
                 files.write_atomically(self.path, self._content)
         except DiskError as error:
-            log.warning("archive not recorded", extra={"fields": {"reason": str(error)}})
+            log.warning("mark of the archive not written", extra={"fields": {"reason": str(error)}})

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from strandline.broker.cli import main
-from strandline.broker.commands.docs_command import find, pages
+from strandline.broker.commands.docs_command import LISTED_MAX, Finder, pages
 from strandline.storage.errors import InvalidConfig
 
 DISK = """\
@@ -34,6 +34,10 @@ Wait.
 TEXTS = {"how-to/run.md": "# Run it\n", "runbooks/disk.md": DISK, "how-to/disk.md": "# A disk\n"}
 
 
+def find(texts: dict[str, str], asked: str) -> str:
+    return Finder(texts).find(asked)
+
+
 @pytest.mark.parametrize("asked", ["docs/how-to/run.md", "how-to/run", "run", "run.md"])
 def test_a_page_is_found_by_its_name_and_by_the_path_of_a_message(asked: str) -> None:
     assert find(TEXTS, asked) == "# Run it\n"
@@ -44,11 +48,11 @@ def test_pages_of_one_name_are_all_shown_and_a_path_names_one() -> None:
     assert find(TEXTS, "how-to/disk") == "# A disk\n"
 
 
-def test_words_find_the_sections_that_have_them_in_their_heading() -> None:
-    found = find(TEXTS, "FULL disk")
+def test_a_section_that_fits_far_better_than_the_others_is_printed_before_their_list() -> None:
+    found, others = find(TEXTS, "FULL disk").split("\nOther sections:\n")
     assert found.startswith("docs/runbooks/disk.md\n\n## Disk full\n")
     assert found.endswith("### How much\n\nMuch.\n")
-    assert "Disk slow" not in found
+    assert "runbooks/disk.md#disk-slow" in others.splitlines()
 
 
 def test_an_anchor_names_one_section_of_a_page() -> None:
@@ -58,32 +62,46 @@ def test_an_anchor_names_one_section_of_a_page() -> None:
     assert find(TEXTS, "docs/runbooks/disk.md#how-much").endswith("### How much\n\nMuch.\n")
 
 
-def test_of_several_sections_the_list_is_shown_without_those_within_another() -> None:
-    texts = {**TEXTS, "how-to/full.md": "# Full disk\n\n## Disk full of logs\n"}
-    assert find(texts, "disk full").splitlines() == [
-        "how-to/full.md#full-disk",
-        "runbooks/disk.md#disk-full",
-    ]
+def test_sections_that_fit_alike_are_listed() -> None:
+    texts = {**TEXTS, "how-to/full.md": "# Full disk\n\nFree some.\n"}
+    first, second, *_ = find(texts, "disk full").splitlines()
+    assert {first, second} == {"how-to/full.md#full-disk", "runbooks/disk.md#disk-full"}
 
 
-def test_words_that_no_heading_has_find_the_sections_whose_text_has_them() -> None:
-    assert find(TEXTS, "free some").startswith("docs/runbooks/disk.md\n\n## Disk full\n")
+def test_words_are_those_of_the_text_and_not_parts_of_them() -> None:
+    texts = {"a.md": "# Diagrams\n\nprograms, classes\n", "b.md": "# Memory\n\nRAM, SSE-KMS\n"}
+    assert [Finder(texts).places(word) for word in ("ram", "SSE")] == [["b.md#memory"]] * 2
+
+
+@pytest.mark.parametrize("asked", ["deleting", "Deletes", "delete.", "how do I delete it"])
+def test_forms_of_a_word_are_one_word(asked: str) -> None:
+    texts = {"a.md": "# A\n\nit was deleted\n", "b.md": "# B\n\nhow do I do it\n"}
+    assert Finder(texts).places(asked) == ["a.md#a"]
+
+
+def test_a_word_that_no_page_has_stands_for_one_that_is_spelt_nearly_so() -> None:
+    texts = {"a.md": "# A\n\ncertificates\n", "b.md": "# B\n\npartition\n"}
+    assert Finder(texts).places("certficate partitons") == ["a.md#a", "b.md#b"]
+    assert Finder(texts).places("certain") == []
+
+
+def test_a_rare_word_and_a_word_of_the_heading_count_more() -> None:
     texts = {
-        **TEXTS,
-        "decisions/0001-disks.md": "# Why\n\nWait.\n",
-        "reference/x.md": "# X\nwait\n",
+        "a.md": "# Wait\n\na disk\n",
+        "b.md": "# Disk\n\nto wait\n",
+        "c.md": "# Other\n\na disk, a tape\n",
     }
-    listed = ["runbooks/disk.md#disk-slow", "reference/x.md#x", "decisions/0001-disks.md#why"]
-    assert find(texts, "wait").splitlines() == listed
+    assert Finder(texts).places("disk tape") == ["c.md#other", "b.md#disk", "a.md#wait"]
 
 
-def test_if_no_section_has_all_words_those_with_most_are_listed_headings_first() -> None:
-    texts = {"how-to/a.md": "# A\nslow tape\n", **TEXTS}
-    assert find(texts, "slow tape robot").splitlines()[1:] == ["how-to/a.md#a"]
-    assert find(texts, "quantum slow").splitlines()[1:] == [
-        "runbooks/disk.md#disk-slow",
-        "how-to/a.md#a",
-    ]
+def test_decisions_come_after_pages_that_say_the_same() -> None:
+    texts = {"decisions/0001-disks.md": "# Why\n\nWait.\n", "how-to/disks.md": "# How\n\nWait.\n"}
+    assert Finder(texts).places("wait") == ["how-to/disks.md#how", "decisions/0001-disks.md#why"]
+
+
+def test_of_many_sections_the_first_are_listed() -> None:
+    texts = {f"{number:03}.md": "# Page\n\ndisk\n" for number in range(100)}
+    assert len(find(texts, "disk").splitlines()) == LISTED_MAX
 
 
 def test_without_words_every_page_is_listed_with_its_title() -> None:

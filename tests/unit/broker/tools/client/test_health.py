@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.broker.commands import docs_command
+from strandline.broker.commands.docs_command import Finder, pages
 from strandline.broker.tools.client.health import (
     HealthCheck,
     Page,
@@ -43,7 +43,7 @@ kafka_network_requestmetrics_requestqueuetimems_count{request="Produce"} 1000
 
 def runbook_of(check: HealthCheck) -> str:
     """What `strandline docs` prints for the check."""
-    return docs_command.find(docs_command.pages(), check.runbook)
+    return Finder(pages()).find(check.runbook)
 
 
 def troubles(text: str, unready: str = "") -> list[str]:
