@@ -412,8 +412,6 @@ def _check(options: argparse.Namespace) -> int:
         say(finding)
     if report.unnamed_findings:
         say(f"and {report.unnamed_findings:,} more like these")
-    for name, count in report.older_rows.items():
-        say(f"column {name}: {counted(count, 'row')} of before the table had it, with null")
     if report.findings:
         return DIFFERS
     values = f", values of {counted(report.deep_rows, 'row')} too" if options.deep else ""

@@ -5,7 +5,7 @@ By Arrow's cast: pyiceberg's makes a null list an empty one. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -25,30 +25,54 @@ def conform(rows: Any, schema: Any) -> Any:
 
 def shared_schema(schema: Any, other: Any) -> Any:
     """The fields that both `pyarrow.Schema`s have, at any depth, in the types of the first."""
-    return pa.schema(
-        [
-            pa.field(one.name, _shared(one.type, other.field(one.name).type))
-            for one in schema
-            if one.name in other.names
-        ]
-    )
+    return without_fields(schema, added_fields(other, schema))
 
 
-def _shared(kind: Any, other: Any) -> Any:
-    if pa.types.is_struct(kind) and pa.types.is_struct(other):
-        known = {one.name: one.type for one in other}
-        return pa.struct(
-            [
-                pa.field(one.name, _shared(one.type, known[one.name]))
-                for one in kind
-                if one.name in known
-            ]
-        )
-    if _is_list(kind) and _is_list(other):
-        return pa.large_list(_shared(kind.value_type, other.value_type))
-    if pa.types.is_map(kind) and pa.types.is_map(other):
-        return pa.map_(kind.key_type, _shared(kind.item_type, other.item_type))
+def added_fields(schema: Any, other: Any) -> list[tuple[str, ...]]:
+    """The fields, at any depth, that the other `pyarrow.Schema` has and this one lacks.
+
+    Each as its names from the column down; `element` is in a list, `value` in a map.
+    """
+    return list(_added(pa.struct(list(schema)), pa.struct(list(other))))
+
+
+def _added(kind: Any, other: Any) -> Iterator[tuple[str, ...]]:
+    known = _members(kind)
+    # Without members of its own it is another type, not a struct that lacks fields.
+    for name, more in _members(other).items() if known else ():
+        if name in known:
+            yield from ((name, *path) for path in _added(known[name], more))
+        else:
+            yield (name,)
+
+
+def without_fields(schema: Any, fields: Sequence[tuple[str, ...]]) -> Any:
+    """The `pyarrow.Schema` without these fields, as `added_fields` names them."""
+    return pa.schema(list(_without(pa.struct(list(schema)), fields)))
+
+
+def _without(kind: Any, fields: Sequence[tuple[str, ...]]) -> Any:
+    left = {
+        name: _without(one, [path[1:] for path in fields if path[0] == name and len(path) > 1])
+        for name, one in _members(kind).items()
+        if (name,) not in fields
+    }
+    if pa.types.is_struct(kind):
+        return pa.struct(list(left.items()))
+    if _is_list(kind):
+        return pa.large_list(left["element"])
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, left["value"])
     return kind
+
+
+def _members(kind: Any) -> dict[str, Any]:
+    """The types inside of a type, by name; the key of a map cannot change."""
+    if pa.types.is_struct(kind):
+        return {one.name: one.type for one in kind}
+    if _is_list(kind):
+        return {"element": kind.value_type}
+    return {"value": kind.item_type} if pa.types.is_map(kind) else {}
 
 
 def _is_list(kind: Any) -> bool:

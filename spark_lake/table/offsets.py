@@ -10,6 +10,13 @@ It is a property of the table, and changes in the commit that adds the files of 
 Snapshot summaries would be lost when somebody expires the snapshot. `commits` are the newest
 COMMITS_KEPT ids: a writer whose answer was lost finds there whether its commit is in the table.
 `rejected` is of the second table, for values that do not parse (`rejected.py`).
+
+When a table gets new fields, another property keeps the offsets that it had then. Schemas of
+formats do not name offsets, and their history expires:
+
+    strandline.widened = {"version": 1, "steps": [{"fields": [["extra"], ["nested", "b"]],
+                                                   "next": {"<topic id>": {"0": 1000, "1": 900}}}]}
+
 Pure.
 """
 
@@ -25,6 +32,7 @@ from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import Offset
 
 OFFSETS_PROPERTY = "strandline.offsets"
+WIDENED_PROPERTY = "strandline.widened"
 VERSIONS = range(1, 2)
 # More commits than other writers can make while one waits for its answer.
 COMMITS_KEPT = 32
@@ -101,10 +109,7 @@ class TableOffsets:
             {
                 "version": VERSIONS[-1],
                 "topic": self.topic,
-                "next": {
-                    str(topic_id): {str(partition): at for partition, at in sorted(ends.items())}
-                    for topic_id, ends in self.next_offsets.items()
-                },
+                "next": _encoded(self.next_offsets),
                 "commits": list(self.commits),
                 "mode": self.mode.value,
                 "rejected": {
@@ -127,10 +132,7 @@ class TableOffsets:
                 )
             return cls(
                 topic=str(document["topic"]),
-                next_offsets={
-                    UUID(topic_id): {int(number): _offset(at) for number, at in ends.items()}
-                    for topic_id, ends in document["next"].items()
-                },
+                next_offsets=_decoded(document["next"]),
                 commits=tuple(map(str, document["commits"])),
                 mode=Mode(document.get("mode", Mode.APPEND.value)),
                 rejected=_rejected(document.get("rejected", {"number": 0, "files": []})),
@@ -140,6 +142,72 @@ class TableOffsets:
                 f"property {OFFSETS_PROPERTY} of {source} is damaged ({error!r}): set it back to"
                 " its value in an earlier metadata file of the table, or make the table anew"
             ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Widening:
+    """Fields that were new when a table had these offsets: rows before them have nulls there."""
+
+    # Names from the column down; `element` is in a list, `value` in a map.
+    fields: Sequence[tuple[str, ...]]
+    next_offsets: Mapping[UUID, Mapping[int, Offset]]
+
+
+def decode_widenings(text: str | None, *, source: str) -> list[Widening]:
+    """Raises CorruptFile, UnsupportedFormat."""
+    if text is None:
+        return []
+    try:
+        document = json.loads(text)
+        if document["version"] not in VERSIONS:
+            raise UnsupportedFormat.of_version(
+                f"property {WIDENED_PROPERTY} of {source}", document["version"], VERSIONS
+            )
+        return [
+            Widening(
+                fields=[tuple(map(str, path)) for path in step["fields"]],
+                next_offsets=_decoded(step["next"]),
+            )
+            for step in document["steps"]
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CorruptFile(
+            f"property {WIDENED_PROPERTY} of {source} is damaged ({error!r}): set it back to its"
+            " value in an earlier metadata file of the table"
+        ) from error
+
+
+def widened(
+    text: str | None, fields: Sequence[tuple[str, ...]], has: TableOffsets, *, source: str
+) -> str:
+    """The property with another step: the table gets `fields` now. Raises as the decoder."""
+    steps = decode_widenings(text, source=source)
+    step = Widening(fields=fields, next_offsets=has.next_offsets)
+    # It is there if the last attempt set the property and added no fields.
+    if fields and step not in steps:
+        steps.append(step)
+    document = {
+        "version": VERSIONS[-1],
+        "steps": [
+            {"fields": [list(path) for path in one.fields], "next": _encoded(one.next_offsets)}
+            for one in steps
+        ],
+    }
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _encoded(next_offsets: Mapping[UUID, Mapping[int, Offset]]) -> dict[str, dict[str, Offset]]:
+    return {
+        str(topic_id): {str(partition): at for partition, at in sorted(ends.items())}
+        for topic_id, ends in next_offsets.items()
+    }
+
+
+def _decoded(document: Mapping[str, Mapping[str, object]]) -> dict[UUID, dict[int, Offset]]:
+    return {
+        UUID(topic_id): {int(number): _offset(at) for number, at in ends.items()}
+        for topic_id, ends in document.items()
+    }
 
 
 def _rejected(document: dict[str, object]) -> RejectedFiles:

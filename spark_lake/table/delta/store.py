@@ -52,7 +52,7 @@ from strandline.spark_lake.table.errors import (
     naming_table,
 )
 from strandline.spark_lake.table.iceberg.places import DELTA_LOG, names_in, place_of
-from strandline.spark_lake.table.offsets import TableOffsets
+from strandline.spark_lake.table.offsets import WIDENED_PROPERTY, TableOffsets, widened
 from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
@@ -137,14 +137,14 @@ class DeltaStore:
         return offsets
 
     def prepare(self, schema: Any, first: TableOffsets) -> None:
-        if self.check(schema) is None:
+        offsets = self.check(schema)
+        if offsets is None:
             self._create(schema, first)
             return
         self._delete_old_offsets()
         added = new_fields(self.schema, schema, table=self.name)
         if added:
-            with naming_table(self.name, "widen"):
-                self.loaded.alter.add_columns([Field.from_arrow(one) for one in added])
+            self._widen(added, offsets)
         wanted = self._layout.sort_columns
         if wanted and self._order != tuple(wanted):
             with naming_table(self.name, "order"):
@@ -281,6 +281,16 @@ class DeltaStore:
                 if self.load() is None:
                     raise
         self.prepare(schema, first)
+
+    def _widen(self, added: Sequence[Any], offsets: TableOffsets) -> None:
+        """In two commits; after a death between them the next sync adds the columns."""
+        table = self.loaded
+        text = table.metadata().configuration.get(WIDENED_PROPERTY)
+        fields = [(one.name,) for one in added]
+        text = widened(text, fields, offsets, source=f"table {self.name}")
+        with naming_table(self.name, "widen"):
+            table.alter.set_table_properties({WIDENED_PROPERTY: text}, raise_if_not_exists=False)
+            table.alter.add_columns([Field.from_arrow(one) for one in added])
 
     def _refuse_rolled_back(self) -> None:
         with naming_table(self.name, "read the log of"):

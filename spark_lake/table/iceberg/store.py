@@ -19,6 +19,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import CommitTableResponse, Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -27,6 +28,7 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.utils.properties import property_as_bool
 
+from strandline.spark_lake.table.conform import added_fields
 from strandline.spark_lake.table.errors import (
     CommitConflict,
     CommitUnknown,
@@ -43,7 +45,12 @@ from strandline.spark_lake.table.iceberg.writer import (
     reopen_file,
     written_file,
 )
-from strandline.spark_lake.table.offsets import OFFSETS_PROPERTY, TableOffsets
+from strandline.spark_lake.table.offsets import (
+    OFFSETS_PROPERTY,
+    WIDENED_PROPERTY,
+    TableOffsets,
+    widened,
+)
 from strandline.spark_lake.table.store import FileRole, WrittenFile
 
 COMMIT_SUMMARY = "strandline.commit"
@@ -144,20 +151,12 @@ class IcebergStore:
         return offsets
 
     def prepare(self, schema: Any, first: TableOffsets) -> None:
-        if self.check(schema) is None:
+        offsets = self.check(schema)
+        if offsets is None:
             self._create(schema, first)
             return
-        table, wanted = self.loaded, iceberg_schema(schema)
-        if check_schema(table.schema(), wanted, table=self.name):
-            with naming_table(self.name, "widen"), table.update_schema() as update:
-                try:
-                    update.union_by_name(wanted)
-                except ValueError as error:
-                    # Of a column `a.b` beside the field b of a struct a.
-                    raise TableRefused(
-                        f"table {self.name} cannot take a new field: {error}. Leave it out of"
-                        " valueSchema, or make another table"
-                    ) from error
+        if check_schema(self.loaded.schema(), iceberg_schema(schema), table=self.name):
+            self._widen(schema, offsets)
         if self._layout.sort_columns:
             self._reorder()
 
@@ -257,6 +256,23 @@ class IcebergStore:
         """The table of pyiceberg, of the last `load`."""
         assert self._table is not None, self._identifier
         return self._table
+
+    def _widen(self, schema: Any, offsets: TableOffsets) -> None:
+        table = self.loaded
+        text = table.properties.get(WIDENED_PROPERTY)
+        added = added_fields(schema_to_pyarrow(table.schema()), schema)
+        text = widened(text, added, offsets, source=f"table {self.name}")
+        with naming_table(self.name, "widen"), table.transaction() as transaction:
+            transaction.set_properties({WIDENED_PROPERTY: text})
+            with transaction.update_schema() as update:
+                try:
+                    update.union_by_name(iceberg_schema(schema))
+                except ValueError as error:
+                    # Of a column `a.b` beside the field b of a struct a.
+                    raise TableRefused(
+                        f"table {self.name} cannot take a new field: {error}. Leave it out of"
+                        " valueSchema, or make another table"
+                    ) from error
 
     def _reorder(self) -> None:
         """Gives the table the order of the layout, which later writers keep."""

@@ -13,11 +13,11 @@ those of one partition are in memory.
 Rows that retention or compaction took out of the archive are the table's alone: they are counted,
 not compared.
 Rows that the table's own retention dropped are not missed (`retention.DROPPED_PROPERTY`).
+Rows from before the table had a field must have null there (`offsets.WIDENED_PROPERTY`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,11 +35,16 @@ from strandline.spark_lake.query.counting import count_plan
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.archive import TopicView, check_identity, entries_of, load_view
 from strandline.spark_lake.table.columns import RowLayout
-from strandline.spark_lake.table.conform import conform, shared_schema
-from strandline.spark_lake.table.offsets import Mode
+from strandline.spark_lake.table.conform import conform, shared_schema, without_fields
+from strandline.spark_lake.table.offsets import (
+    WIDENED_PROPERTY,
+    Mode,
+    Widening,
+    decode_widenings,
+)
 from strandline.spark_lake.table.rounds import next_round
 from strandline.spark_lake.table.upkeep.maintained import CheckedTable, LiveFile, load_made
-from strandline.spark_lake.table.upkeep.retention import DROPPED_PROPERTY, Kept
+from strandline.spark_lake.table.upkeep.retention import DROPPED_PROPERTY, Kept, rows_before
 from strandline.spark_lake.table.upsert import DELETED, NewestRows
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.plurals import counted
@@ -92,9 +97,6 @@ class CheckReport:
     findings: list[str] = field(default_factory=list)
     # Rows whose values were compared.
     deep_rows: int = 0
-    # By column, rows before the first one of their partition with a value: they are null, as of
-    # before the table had the column, and the archive has a value.
-    older_rows: Counter[str] = field(default_factory=Counter)
     unnamed_findings: int = 0
 
     def find(self, text: str) -> None:
@@ -152,8 +154,6 @@ class Check:
         self._newest: dict[int, Any] = {}
         # The same of a table of all records, where compaction left fewer records than offsets.
         self._left: dict[int, Any] = {}
-        # Partitions and columns that had a value so far.
-        self._has_values: set[tuple[int, str]] = set()
 
     def run(self, *, deep: bool, count_query: Query) -> CheckReport:
         """`count_query` selects the same topic without its values.
@@ -404,6 +404,8 @@ class Check:
         reader: ObjectReader,
     ) -> None:
         first, kept = sources[0], sources[0].kept
+        text = first.table.property_of(WIDENED_PROPERTY)
+        widenings = decode_widenings(text, source=f"table {first.table.name}")
         left = {one: found for one, found in ranges.items() if _count(found)}
         while left:
             catalog = Catalog(reader)
@@ -420,13 +422,22 @@ class Check:
             there = self._in_archive(self._rows_of(view, first, taken.ranges))
             # Fields that the options do not know any more are not the archive's to compare.
             schema = shared_schema(first.table.schema, wanted.schema)
-            self._compare_rows(conform(there, schema), conform(wanted, schema))
+            wanted = self._as_synced(conform(wanted, schema), view.topic_id, widenings)
+            self._compare_rows(conform(there, schema), wanted)
             left = {
                 one: OffsetRange(start_offset=end, end_offset=found.end_offset)
                 for one, found in left.items()
                 if (end := _end(taken.ranges.get(one), found)) < found.end_offset
             }
-        self._find_empty_columns()
+
+    def _as_synced(self, rows: Any, topic_id: UUID, widenings: Sequence[Widening]) -> Any:
+        """The archive's rows as the table must have them: null in fields that it got later."""
+        for step in widenings:
+            ends = step.next_offsets.get(topic_id, {})
+            older = rows_before(rows, self._names, topic_id, ends)
+            narrow = conform(rows.filter(older), without_fields(rows.schema, step.fields))
+            rows = pa.concat_tables([conform(narrow, rows.schema), rows.filter(pc.invert(older))])
+        return rows
 
     def _archived(
         self,
@@ -500,32 +511,11 @@ class Check:
         """`place` is the partition and the column; rows come in the order of their offsets."""
         partition, name = place
         for row in () if mine.equals(theirs) else range(len(mine)):
-            here, archived = mine[row].as_py(), theirs[row].as_py()
             # A NaN is not equal to itself.
-            if repr(here) == repr(archived):
-                if here is not None:
-                    self._has_values.add(place)
-            elif here is None and place not in self._has_values and not self._is_of_record(name):
-                self._report.older_rows[name] += 1
-            else:
+            if repr(mine[row].as_py()) != repr(theirs[row].as_py()):
                 self._report.find(
                     f"partition {partition} offset {offsets[row]}: column {name} is another value"
                     " than in the archive"
-                )
-        if mine.null_count < len(mine):
-            self._has_values.add(place)
-
-    def _is_of_record(self, column: str) -> bool:
-        return column in self._names.values()
-
-    def _find_empty_columns(self) -> None:
-        """A column without any value is new, or was lost: nothing tells which."""
-        for name, count in self._report.older_rows.items():
-            if not any(name == column for _, column in self._has_values):
-                self._report.find(
-                    f"column {name}: {counted(count, 'row')} without a value that the archive has,"
-                    " and no row with one; it is right only if no sync has added rows since"
-                    " valueSchema has the field"
                 )
 
 

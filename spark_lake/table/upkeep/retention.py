@@ -144,14 +144,7 @@ class Kept:
             column = batch.column(self.names["timestamp"])
             kept = pc.fill_null(pc.greater_equal(column, pa.scalar(moment, column.type)), True)
         for topic_id, starts in self.starts.items():
-            numbers = batch.column(self.names["partition"])
-            places = pc.index_in(numbers, value_set=pa.array(list(starts), numbers.type))
-            start = pc.fill_null(pa.array(list(starts.values()), pa.int64()).take(places), 0)
-            goes = pc.and_(
-                pc.equal(batch.column(self.names["topic_id"]), str(topic_id)),
-                pc.less(batch.column(self.names["offset"]), start),
-            )
-            kept = pc.and_not(kept, goes)
+            kept = pc.and_not(kept, rows_before(batch, self.names, topic_id, starts))
         return kept
 
     def rows(self, batch: Any) -> Any:
@@ -161,6 +154,19 @@ class Kept:
         name = self.names.get(part)
         found = None if name is None else file.bounds.get(name)
         return None if found is None else found[side]
+
+
+def rows_before(
+    rows: Any, names: Mapping[str, str], topic_id: UUID, starts: Mapping[int, Offset]
+) -> Any:
+    """A mask of the rows of a topic id before the start of their partition."""
+    numbers = rows.column(names["partition"])
+    places = pc.index_in(numbers, value_set=pa.array(list(starts), numbers.type))
+    start = pc.fill_null(pa.array(list(starts.values()), pa.int64()).take(places), 0)
+    return pc.and_(
+        pc.equal(rows.column(names["topic_id"]), str(topic_id)),
+        pc.less(rows.column(names["offset"]), start),
+    )
 
 
 def _milliseconds(bound: Any) -> int | None:

@@ -443,6 +443,8 @@ class DeltaHistory(TableHistory):
     def _end(self) -> None:
         self._expire()
         self._verify()
+        findings = self._new_run().check(deep=True).findings
+        assert findings == [], findings
         named = {path.removeprefix("file://") for path in self._table.file_uris()}
         stored = {path for path in data_files(self.archive) if "/_delta_log/" not in path}
         assert named == stored, stored - named

@@ -7,13 +7,19 @@ import json
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.table import TableAlterer
 
+from strandline.spark_lake.table.conform import added_fields, without_fields
 from strandline.spark_lake.table.errors import TableRefused
+from strandline.spark_lake.table.offsets import WIDENED_PROPERTY, decode_widenings
+from strandline.storage.crash_points import SimulatedCrash
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.records.batch.record import Record
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
+from tests.unit.spark_lake.table.random_history import NOW
 from tests.unit.spark_lake.table.rig import data_files, iceberg, make_run, sync
 from tests.unit.spark_lake.table.test_delta import DELTA
 
@@ -52,9 +58,9 @@ def archive(orders: ArchiveBuilder) -> ArchiveBuilder:
     return orders
 
 
-def add(archive: ArchiveBuilder, offset: int, value: dict[str, Any]) -> None:
+def add(archive: ArchiveBuilder, offset: int, value: dict[str, Any], *, key: bytes = b"k") -> None:
     record = Record(
-        offset=offset, timestamp_ms=START_MS, key=b"k", value=json.dumps(value).encode(), headers=()
+        offset=offset, timestamp_ms=START_MS, key=key, value=json.dumps(value).encode(), headers=()
     )
     archive.add_segment("changing", make_batches([record]))
 
@@ -141,23 +147,95 @@ def test_a_new_column_with_the_full_name_of_a_field_is_refused(archive: ArchiveB
 def test_a_deep_check_knows_rows_of_before_a_column_from_values_that_are_lost(
     archive: ArchiveBuilder, table_format: dict[str, Any]
 ) -> None:
+    old, new = "id INT", "id INT, extra ARRAY<STRING>"
+
+    def findings() -> list[str]:
+        return run_of(archive, new, **table_format).check(deep=True).findings
+
     add(archive, 0, NEW | {"id": 0})
-    add(archive, 1, NEW | {"id": 1, "extra": None})
-    sync_of(archive, "id INT", **table_format)
-    schema = "id INT, extra ARRAY<STRING>"
-    sync_of(archive, schema, **table_format)
-    (empty,) = run_of(archive, schema, **table_format).check(deep=True).findings
-    assert empty.startswith("column extra: 1 row without a value")
+    sync_of(archive, old, **table_format)
+    sync_of(archive, new, **table_format)
+    assert findings() == []
+    # An older program goes on without the field, before the column has its first value.
+    add(archive, 1, NEW | {"id": 1})
+    sync_of(archive, old, **table_format)
+    lost = ["partition 0 offset 1: column extra is another value than in the archive"]
+    assert findings() == lost
     add(archive, 2, NEW | {"id": 2})
-    sync_of(archive, schema, **table_format)
-    report = run_of(archive, schema, **table_format).check(deep=True)
-    assert (report.findings, dict(report.older_rows)) == ([], {"extra": 1})
-    # An older program goes on without the field.
-    add(archive, 3, NEW | {"id": 3})
-    sync_of(archive, "id INT", **table_format)
-    assert run_of(archive, schema, **table_format).check(deep=True).findings == [
-        "partition 0 offset 3: column extra is another value than in the archive"
+    sync_of(archive, new, **table_format)
+    assert findings() == lost
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_deep_check_knows_when_each_field_of_a_struct_was_new(
+    archive: ArchiveBuilder, mode: str
+) -> None:
+    """Also after maintenance has rewritten the files and expired the snapshots."""
+    value = {
+        "nested": {"a": 1, "b": "b"},
+        "lines": [{"n": 1, "sku": "s"}, None],
+    }
+    for offset in range(3):
+        add(archive, offset, value, key=b"k%d" % offset)
+        # Field b is new at offset 1, sku at offset 2.
+        b, sku = (
+            f", {name}: STRING" if offset >= first else "" for name, first in (("b", 1), ("sku", 2))
+        )
+        schema = f"nested STRUCT<a: INT{b}>, lines ARRAY<STRUCT<n: INT{sku}>>"
+        sync_of(archive, schema, mode=mode)
+    for narrow in (schema, "nested STRUCT<b: STRING>"):
+        assert run_of(archive, narrow, mode=mode).check(deep=True).findings == []
+    run = run_of(archive, schema, mode=mode)
+    run.maintain(settings=NOW)
+    assert len(iceberg(run).snapshots()) == 1
+    assert run.check(deep=True).findings == []
+    add(archive, 3, value, key=b"k3")
+    sync_of(archive, "nested STRUCT<a: INT>, lines ARRAY<STRUCT<n: INT, sku: STRING>>", mode=mode)
+    assert run_of(archive, schema, mode=mode).check(deep=True).findings == [
+        "partition 0 offset 3: column nested is another value than in the archive"
     ]
+
+
+def test_fields_that_are_new_in_lists_and_maps_are_known_by_their_place() -> None:
+    def schema(*more: tuple[str, pa.DataType]) -> pa.Schema:
+        inside = pa.struct([("a", pa.int32()), *more])
+        return pa.schema([("m", pa.map_(pa.string(), pa.large_list(inside))), ("b", pa.int32())])
+
+    old, new = schema(), schema(("b", pa.string()))
+    assert added_fields(old, new) == [("m", "value", "element", "b")]
+    assert added_fields(new, old) == added_fields(new, new) == []
+    assert without_fields(new, added_fields(old, new)) == old
+
+
+def test_a_death_while_a_delta_table_is_widened_changes_nothing_for_a_deep_check(
+    archive: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two commits: offsets, then the column."""
+    schema = "id INT, extra ARRAY<STRING>"
+    add(archive, 0, NEW | {"id": 0})
+    sync_of(archive, "id INT", **DELTA)
+    with monkeypatch.context() as patched:
+        patched.setattr(TableAlterer, "add_columns", _die)
+        for _ in range(2):
+            with pytest.raises(SimulatedCrash):
+                sync_of(archive, schema, **DELTA)
+    add(archive, 1, NEW | {"id": 1})
+    sync_of(archive, "id INT", **DELTA)
+    add(archive, 2, NEW | {"id": 2})
+    sync_of(archive, schema, **DELTA)
+    run = run_of(archive, schema, **DELTA)
+    assert run.check(deep=True).findings == []
+    text = run.upkeep().property_of(WIDENED_PROPERTY)
+    ends = [
+        dict(ends)
+        for one in decode_widenings(text, source="")
+        for ends in one.next_offsets.values()
+    ]
+    assert ends == [{0: 1}, {0: 2}]
+
+
+def _die(*_: object) -> None:
+    raise SimulatedCrash
 
 
 @pytest.mark.parametrize("table_format", [{}, DELTA])
