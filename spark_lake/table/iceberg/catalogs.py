@@ -43,6 +43,9 @@ REST_WAIT_S_MAX = 60.0
 # Of a URL, as SQLAlchemy reads it: up to the @.
 _PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")
 
+# Some libraries decode the path of a URL, or cut it at these, or take it for a pattern.
+_AMBIGUOUS = re.compile(r"[%#?*\[\]^|\\\x00-\x1f\x7f]")
+
 CATALOG_NAME = "strandline"
 CATALOG_FILE = "catalog.db"
 
@@ -91,10 +94,16 @@ def open_catalog(
 def warehouse_of(given: str | None, *, archive_url: str) -> str:
     """The URL of the warehouse that is given, or of the default. Raises InvalidConfig."""
     default = default_warehouse(archive_url)
-    if not given:
-        return default
-    warehouse = f"file://{given}" if given.startswith("/") else given
-    if not urlsplit(warehouse).scheme:
+    # A plain path: no character of it is special. In a URL `%20` is a space, as in the archive's.
+    warehouse = unquote(given) if given else default
+    if given and given.startswith("/"):
+        warehouse = f"file://{given}"
+    _refuse_ambiguous("--warehouse", warehouse)
+    warehouse = re.sub("^file://localhost/", "file:///", warehouse)
+    parts = urlsplit(warehouse)
+    is_url = parts.scheme and warehouse.startswith(f"{parts.scheme}://")
+    is_folder = parts.scheme == "file" and not parts.netloc and parts.path.strip("/")
+    if not is_url or (parts.scheme == "file" and not is_folder):
         raise InvalidConfig(
             f"--warehouse {given!r} must be a URL, such as {default}, or the absolute name of a"
             " folder"
@@ -110,6 +119,15 @@ def warehouse_of(given: str | None, *, archive_url: str) -> str:
     return warehouse
 
 
+def _refuse_ambiguous(option: str, text: str) -> None:
+    """Raises InvalidConfig for a place whose files would lie in two folders."""
+    if found := _AMBIGUOUS.search(text):
+        raise InvalidConfig(
+            f"{option}: {text!r} has {found[0]!r}, which libraries of tables read in different"
+            " ways: choose a name without it"
+        )
+
+
 def default_warehouse(archive_url: str) -> str:
     """Beside the archive, in the same bucket or folder; never inside it."""
     parts = urlsplit(archive_url)
@@ -123,6 +141,7 @@ def parse_identifier(text: str) -> tuple[str, ...]:
     parts = tuple(text.split("."))
     if len(parts) < 2 or not all(parts) or any("/" in part for part in parts):
         raise InvalidConfig(f"--table {text!r} must be NAMESPACE.TABLE, such as lake.orders")
+    _refuse_ambiguous("--table", text)
     for number, part in enumerate(parts[2:], 2):
         if part in FOLDERS:
             raise InvalidConfig(
@@ -140,7 +159,7 @@ def location_of(warehouse: str, identifier: tuple[str, ...]) -> str:
 def _embedded(warehouse: str, *, makes_file: bool) -> str:
     parts = urlsplit(warehouse)
     if parts.scheme == "file":
-        folder = Path(unquote(parts.path))
+        folder = Path(parts.path)
     else:
         home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
         folder = Path(home) / "strandline"
