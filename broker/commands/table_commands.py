@@ -62,7 +62,7 @@ examples:
       --option valueFormat=json --option valueSchema='id BIGINT, city STRING'
   strandline table sync --remote file:///srv/archive --topic orders --table lake.orders
   strandline table sync --remote s3://my-bucket/my-cluster --topic orders --table lake.orders \\
-      --catalog https://catalog.example.com --until 1706745600000
+      --catalog https://catalog.example.com --until 2024-02-01
   strandline table sync --remote s3://my-bucket/my-cluster --topic orders --table lake.orders \\
       --interval 10s
   strandline table plan --remote s3://my-bucket/my-cluster --topic orders --table lake.orders
@@ -189,7 +189,9 @@ def _add_sync_options(parser: CommandParser) -> None:
         help="add rows of a topic that was created again to those of the deleted one",
     )
     parser.add_argument(
-        "--until", type=int, metavar="MS", help="only records before the first at this time"
+        "--until",
+        metavar="TIME",
+        help="only records before the first at this time: ISO (UTC without a zone) or milliseconds",
     )
     parser.add_argument(
         "--mode",

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from strandline.spark_lake.options.given_options import GivenOptions, integer, is_long, json_object
+from strandline.spark_lake.options.given_options import GivenOptions, is_long, json_object
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import TopicPartition
+from strandline.storage.moments import moment_ms
 
 _EXAMPLE = '{"topic": {"0": 23, "1": 42}}'
 
@@ -93,10 +94,11 @@ def parse_bounds(given: GivenOptions, which: str, default: Edge, refused: Edge |
     """
     name = f"{which}Timestamp"
     if (text := given.text(name)) is not None:
-        return Bounds(option=name, default=AtTimestamp(integer(name, text, "milliseconds")))
+        return Bounds(option=name, default=_moment(name, text))
     name = f"{which}OffsetsByTimestamp"
     if (text := given.text(name)) is not None:
-        return Bounds(option=name, default=default, named=_named(name, text, AtTimestamp))
+        named = _named(name, text, lambda number: _moment(name, str(number)))
+        return Bounds(option=name, default=default, named=named)
     name = f"{which}Offsets"
     text = given.text(name) or default.name.lower()
     for edge in Edge:
@@ -120,6 +122,13 @@ def parse_bounds(given: GivenOptions, which: str, default: Edge, refused: Edge |
         return AtOffset(offset)
 
     return Bounds(option=name, default=default, named=_named(name, text, bound))
+
+
+def _moment(name: str, text: str) -> AtTimestamp:
+    try:
+        return AtTimestamp(moment_ms(text))
+    except ValueError as error:
+        raise InvalidConfig(f"option {name}: {error}") from error
 
 
 def _named(name: str, text: str, bound: Callable[[int], Bound]) -> dict[TopicPartition, Bound]:

@@ -200,13 +200,10 @@ def json_object(name: str, text: str, example: str) -> dict[str, object]:
     return parsed
 
 
-def integer(name: str, text: str, unit: str = "") -> int:
-    """Parses a 64-bit whole number. Raises InvalidConfig, with the unit."""
+def integer(name: str, text: str) -> int:
+    """Parses a 64-bit whole number. Raises InvalidConfig."""
     if re.fullmatch(r"[+-]?[0-9]{1,19}", text) is None or not is_long(int(text)):
-        raise InvalidConfig(
-            f"option {name} is {text[:100]!r}, expected a whole number of 64 bits"
-            + (unit and f" ({unit} since 1970)")
-        )
+        raise InvalidConfig(f"option {name} is {text[:100]!r}, expected a whole number of 64 bits")
     return int(text)
 
 

@@ -36,6 +36,7 @@ from strandline.spark_lake.plan.splits import Split
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.query.query_log import log_event, read_fields
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.moments import checked_ms
 from strandline.storage.records.columns.vectorised import INT64_MAX, INT64_MIN
 
 # Two threads keep the network and a core busy; more than four wait for the GIL.
@@ -292,7 +293,10 @@ def _value(one: FilterTuple, column: str, value: object) -> object:
 
 def _moment(one: FilterTuple, timestamp_ms: int) -> dt.datetime:
     try:
-        return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(milliseconds=timestamp_ms)
+        since_1970 = dt.timedelta(milliseconds=checked_ms(timestamp_ms))
+        return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + since_1970
+    except ValueError as error:
+        raise InvalidConfig(f"filter {one!r}: {error}") from error
     except OverflowError as error:
         raise InvalidConfig(
             f"filter {one!r}: a timestamp is milliseconds since 1970, in years 1 to 9999"

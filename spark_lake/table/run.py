@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -248,7 +249,8 @@ class TableRun:
         self._refuse_second(table, offsets)
         self._check_names(table)
         kept = self._dropped(table)
-        filters = [("timestamp", ">=", kept.before_ms)] if kept.before_ms else []
+        first = dt.datetime.fromtimestamp(kept.before_ms / 1000, dt.UTC)
+        filters = [("timestamp", ">=", first)] if kept.before_ms else []
         counting = make_query(
             self._request.remote,
             self._request.topic,

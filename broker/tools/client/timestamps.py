@@ -7,9 +7,9 @@ duration  90s  15m  6h  7d  1h30m  PT1H30M  P7D (ISO 8601, as Kafka's tools take
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
 
 from strandline.broker.tools.client.failures import WrongUse
+from strandline.storage import moments
 from strandline.storage.model import TimestampMs
 
 # Timestamps are signed 64-bit numbers.
@@ -27,28 +27,17 @@ def moment_ms(text: str) -> TimestampMs:
 
     Times before the epoch become the epoch: negative timestamps have special meanings on the wire.
     """
+    if text.startswith("-"):
+        raise WrongUse(f"{text!r} is no moment", remedy="write 2026-11-20T18:00:00Z")
     try:
-        if text.isascii() and text.isdigit():
-            return _on_the_wire(int(text))
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise WrongUse(
-            f"{text!r} is no moment", remedy="write 2026-11-20T18:00:00Z or milliseconds"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return _on_the_wire(round(moment.timestamp() * 1000))
+        return max(0, moments.moment_ms(text))
+    except ValueError as error:
+        raise WrongUse(str(error)) from None
 
 
 def moment_ago_ms(duration: str, now_ms: TimestampMs) -> TimestampMs:
     """Returns the moment that long before now, the epoch at the earliest. Raises WrongUse."""
-    return _on_the_wire(now_ms - duration_ms(duration))
-
-
-def _on_the_wire(moment: TimestampMs) -> TimestampMs:
-    if moment > LAST_MOMENT_MS:
-        raise ValueError
-    return max(moment, 0)
+    return max(0, now_ms - duration_ms(duration))
 
 
 def duration_ms(text: str) -> int:

@@ -52,6 +52,22 @@ def test_a_timestamp_goes_before_timestamps_go_before_offsets() -> None:
     ) == AtTimestamp(5)
 
 
+@pytest.mark.parametrize("which", ["starting", "ending"])
+def test_seconds_are_refused_where_milliseconds_are_meant(which: str) -> None:
+    for name, text in (
+        (f"{which}Timestamp", "1706745600"),
+        (f"{which}OffsetsByTimestamp", '{"t": {"0": 1706745600}}'),
+    ):
+        message = refused({**REQUIRED, name: text})
+        assert f"option {name}" in message
+        assert "looks like seconds" in message
+
+
+def test_a_timestamp_is_milliseconds_or_a_time() -> None:
+    for text in ("1706745600000", "2024-02-01", "2024-02-01T01:00:00+01:00"):
+        assert parse(endingTimestamp=text).end.of(T0) == AtTimestamp(1706745600000)
+
+
 def test_a_partition_that_is_not_named_is_refused() -> None:
     bounds = parse(startingOffsets='{"t": {"0": 1}}').start
     with pytest.raises(InvalidConfig, match="t partition 1 is missing"):

@@ -238,6 +238,7 @@ def test_filters_choose_rows_whether_they_prune_or_not(archive: ArchiveBuilder) 
         (("offset", "=", 3), r"filters is .* must be a list of \(column, operator, value\)"),
         ("offset = 3", "filters is 'offset = 3', it must be a list"),
         ([("timestamp", ">", 10**18)], "milliseconds since 1970, in years 1 to 9999"),
+        ([("timestamp", "<", 1706745600)], "looks like seconds"),
         ([("timestamp", "=", dt.datetime(2024, 1, 1))], "needs a zone"),
         ([("key", "in", b"k")], "in wants a list"),
         ([("offset", "in", [3, 2**63])], "9223372036854775808 is no number of 64 bits"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -98,6 +99,23 @@ def test_commands_that_only_read_make_no_catalog(
     assert main(["table", "plan", *given]) == 0
     said = "table lake.orders has all that the options select of the archive\n"
     assert capsys.readouterr().out == said
+
+
+def test_a_time_in_seconds_is_an_error_and_not_a_table_without_rows(
+    orders: ArchiveBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--remote", orders.url, "--topic", "orders", "--table", "lake.orders"]
+    seconds = str(START_MS // 1000 + 20 * 3600)
+    for action in ("sync", "plan"):
+        assert main(["table", action, *given, "--until", seconds]) == 2
+        assert f"{seconds} looks like seconds" in capsys.readouterr().err
+    assert not data_files(orders)
+    # As text, or in milliseconds: 20 hours of two partitions.
+    moment = dt.datetime.fromtimestamp(int(seconds), dt.UTC).isoformat()
+    assert main(["table", "sync", *given, "--until", moment]) == 0
+    assert rows_of(make_run(orders)) == every(range(20))
+    assert main(["table", "sync", *given, "--until", f"{seconds}000"]) == 0
+    assert rows_of(make_run(orders)) == every(range(20))
 
 
 def test_a_check_that_finds_a_difference_ends_with_the_exit_code_of_all_checks(

@@ -27,6 +27,12 @@ def test_a_moment_is_iso_or_milliseconds_and_utc_unless_it_says(
     assert moment_ms(text) == expected_ms
 
 
+def test_seconds_are_no_moment() -> None:
+    with pytest.raises(WrongUse, match="looks like seconds: in milliseconds write 1357034400000"):
+        moment_ms("1357034400")
+    assert moment_ms("1970-01-16T16:57:14.400Z") == 1357034400
+
+
 @pytest.mark.parametrize(
     ("text", "expected_ms"),
     [
