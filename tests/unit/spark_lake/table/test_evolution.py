@@ -16,7 +16,7 @@ from strandline.spark_lake.table.conform import added_fields, without_fields
 from strandline.spark_lake.table.errors import TableRefused
 from strandline.spark_lake.table.offsets import WIDENED_PROPERTY, decode_widenings
 from strandline.storage.crash_points import SimulatedCrash
-from strandline.storage.errors import InvalidConfig
+from strandline.storage.errors import CorruptFile, InvalidConfig, UnsupportedFormat
 from strandline.storage.records.batch.record import Record
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 from tests.unit.spark_lake.table.random_history import NOW
@@ -205,6 +205,22 @@ def test_fields_that_are_new_in_lists_and_maps_are_known_by_their_place() -> Non
     assert added_fields(old, new) == [("m", "value", "element", "b")]
     assert added_fields(new, old) == added_fields(new, new) == []
     assert without_fields(new, added_fields(old, new)) == old
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"version": 2, "steps": []}', UnsupportedFormat),
+        ("{", CorruptFile),
+        ('{"version": 1, "steps": [{"fields": [["a"]]}]}', CorruptFile),
+        ('{"version": 1, "steps": [{"fields": [["a"]], "next": {"?": {"0": 1}}}]}', CorruptFile),
+    ],
+)
+def test_a_property_of_new_fields_that_cannot_be_read_is_an_error(
+    text: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match=r"strandline\.widened of lake\.t"):
+        decode_widenings(text, source="lake.t")
 
 
 def test_a_death_while_a_delta_table_is_widened_changes_nothing_for_a_deep_check(
