@@ -53,11 +53,12 @@ _REQUESTED = (
     "on_error",
     "file_bytes",
 )
-_EXAMPLES = """
+_NOTES = """
 Reads the archive, never a broker. After a kill run the command again: each record becomes
 one row. The table itself stores how far it is. Needs strandline[table].
-
-examples:
+"""
+_EXAMPLES = {
+    "sync": """
   strandline table sync --remote s3://my-bucket/my-cluster --topic orders --table lake.orders \\
       --option valueFormat=json --option valueSchema='id BIGINT, city STRING'
   strandline table sync --remote file:///srv/archive --topic orders --table lake.orders
@@ -65,11 +66,18 @@ examples:
       --catalog https://catalog.example.com --until 2024-02-01
   strandline table sync --remote s3://my-bucket/my-cluster --topic orders --table lake.orders \\
       --interval 10s
+""",
+    "plan": """
   strandline table plan --remote s3://my-bucket/my-cluster --topic orders --table lake.orders
+""",
+    "check": """
   strandline table check --remote s3://my-bucket/my-cluster --topic orders --table lake.orders
+""",
+    "maintain": """
   strandline table maintain --remote s3://my-bucket/my-cluster --topic orders \\
       --table lake.orders --retention follow
-"""
+""",
+}
 
 
 def add_table(commands: Commands) -> None:
@@ -79,7 +87,7 @@ def add_table(commands: Commands) -> None:
         "table",
         "keep an Iceberg or Delta table of a topic, from its archive",
         "Keeps an Iceberg or Delta table of a topic, from its archive.",
-        _EXAMPLES,
+        _epilog(*_EXAMPLES),
     )
     actions = add_actions(table)
     sync = add_command(
@@ -87,7 +95,7 @@ def add_table(commands: Commands) -> None:
         "sync",
         "bring a table up to what the archive has",
         "Adds the archived records of a topic that the table lacks, once or at an interval.",
-        _EXAMPLES,
+        _epilog("sync"),
         _sync,
     )
     plan = add_command(
@@ -95,7 +103,7 @@ def add_table(commands: Commands) -> None:
         "plan",
         "what a sync would read, and what it would cost",
         "Shows what a sync would read and write now, and its requests. Writes nothing.",
-        _EXAMPLES,
+        _epilog("plan"),
         _plan,
     )
     check = add_command(
@@ -103,7 +111,7 @@ def add_table(commands: Commands) -> None:
         "check",
         "compare a table with its archive",
         "Compares counts and offsets of a table with its archive. Exit code 3: they differ.",
-        _EXAMPLES,
+        _epilog("check"),
         _check,
     )
     maintain = add_command(
@@ -111,7 +119,7 @@ def add_table(commands: Commands) -> None:
         "maintain",
         "rewrite small files, expire snapshots, delete orphans, drop old rows",
         "Rewrites small files, expires snapshots and deletes orphans. Syncs may run meanwhile.",
-        _EXAMPLES,
+        _epilog("maintain"),
         _maintain,
     )
     for one in (sync, plan, check, maintain):
@@ -136,6 +144,11 @@ def add_table(commands: Commands) -> None:
             metavar="BYTES",
             help="rows of a file, in memory; Parquet is 3 to 10 times smaller [134217728]",
         )
+
+
+def _epilog(*actions: str) -> str:
+    examples = "\n".join(_EXAMPLES[action].strip("\n") for action in actions)
+    return f"{_NOTES}\nexamples:\n{examples}\n"
 
 
 def _add_table_options(parser: CommandParser) -> None:

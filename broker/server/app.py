@@ -116,7 +116,7 @@ class Broker:
         self._loop.set_default_executor(self._workers.default)
         self._phase = Phase.STARTING
         self._quotas = ClientQuotas(clock, config.quota_windows)
-        self._traffic = RequestTraffic(clock)
+        self._traffic = RequestTraffic()
         self._cold_pace = ColdPace(lambda: self._running.current.pace)
         self._purges = FinishedPurges()
         # In the order in which a start makes them; those of the remote tier only if there is one.
@@ -409,6 +409,7 @@ class Broker:
             cold_turns=ColdSchedule(self._cold_pace, self._clock.monotonic_s),
         )
         self._loops["connection sweep"] = self._server.sweep_forever
+        self._loops["request windows"] = self._traffic.turn_forever
         self._running.bind(listen_at(config.listeners, self._server.listen))
         self._config = self._running.static
 

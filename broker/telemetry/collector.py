@@ -196,12 +196,19 @@ class _Page:
         yield single("strandline_cleaner_read_bytes_total", figures.read_bytes_total)
         yield single("strandline_cleaner_written_bytes_total", figures.written_bytes_total)
 
-    def _replicas(self) -> Iterator[Row]:
+    def _replicas(self) -> Iterator[Step]:
         sources = self._sources
+        failed = 0
+        for number, partition in enumerate(self._all_partitions):
+            # A partition stays in the tables while its folder is offline.
+            failed += partition.is_offline
+            if number % ADDED_UP_PER_STEP == 0:
+                yield None
         image = sources.metadata.image
         placed = sum(topic.partition_count for topic in image.topics.values())
-        served = len(self._all_partitions)
-        offline = max(0, placed - served)
+        served = len(self._all_partitions) - failed
+        # Not all of the image that are not served: it has a new topic before its folders are made.
+        offline = failed + sources.replicas.unserved_count
         prefix = "kafka_server_replicamanager_"
         yield single(f"{prefix}partitioncount", served)
         yield single(f"{prefix}leadercount", served)
@@ -329,7 +336,6 @@ def _free_space(log_dirs: LogDirs) -> Iterator[Sample]:
 
 def _request_rows(requests: RequestTraffic) -> Iterator[Row]:
     """Yields requests, errors, times and bytes, by API."""
-    requests.turn_if_due()
     prefix = "kafka_network_requestmetrics_"
     apis = [(api_name(key), traffic) for key, traffic in requests.apis.items()]
     yield row_of(

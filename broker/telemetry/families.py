@@ -141,8 +141,8 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         Seconds for which deleting in the archive has failed; absent otherwise.
     strandline_remote_copy_waiting_segments{topic, reason}
         Closed segments that are not archived, by reason: `next` and `queued` wait for their copy,
-        `unstable` for the end of an open transaction; `gap`, `overlap` and `fenced` need an
-        operator.
+        `unstable` for the end of an open transaction, `uncleaned` for the cleaner, `delayed` for
+        remote.copy.lag.*; `gap`, `overlap` and `fenced` need an operator.
     strandline_remote_copy_held_seconds{topic, partition, producer_id, start_offset}
         Age in seconds of the oldest open transaction of a partition, if it keeps closed segments
         from the archive; up to a minute late, and absent otherwise.
@@ -160,8 +160,8 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         Changes of topics and configurations that are not in the bucket yet.
     strandline_remote_deleted_objects_total{object}
         Objects outside of topics that were deleted in the bucket, and that the broker writes
-        again: `cluster` is cluster.json, `metadata` and `groups` are the objects of those
-        folders.
+        again: `cluster` is cluster.json, `metadata`, `groups` and `transactions` are the objects of
+        those folders.
     strandline_remote_requests_total{operation}
         Requests to the object store, attempts included.
     strandline_remote_failed_attempts_total
@@ -265,7 +265,8 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
     kafka_server_replicamanager_underminisrpartitioncount
         Partitions with fewer replicas in sync than they need for acks=all.
     kafka_server_replicamanager_offlinereplicacount
-        Partitions that the broker does not serve because their folder failed.
+        Partitions that the broker does not serve: their log folder failed, or had no room to
+        create them.
     kafka_controller_kafkacontroller_activecontrollercount
         1: this broker decides.
     kafka_controller_kafkacontroller_offlinepartitionscount
@@ -345,7 +346,8 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
     strandline_build_info{version}
         1, with the release.
     strandline_metrics_left_out{what}
-        Series that /metrics omits because there are too many, by subject.
+        Topics, partitions, groups, offsets, failures and open transactions that /metrics omits
+        because there are too many.
 """),
 }
 

@@ -14,6 +14,7 @@ minutes: accurate to a factor of two, which separates 1 ms from 30 ms, at the co
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from strandline.broker.network.responses import Parts
 from strandline.broker.protocol.schema.api import SPECS, ApiKey
 from strandline.broker.protocol.schema.schema import ArrayOf, Response, StructOf
-from strandline.storage.clock import Clock
 
 # 2^63 us are 292,000 years: every wait fits.
 BUCKETS = 64
@@ -210,9 +210,7 @@ class RemoteWaits:
 class RequestTraffic:
     """The counters of all APIs of this broker; every served API has a row from the start."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._turned_s = clock.monotonic_s()
+    def __init__(self) -> None:
         self.apis: Mapping[ApiKey, ApiTraffic] = {
             spec.key: ApiTraffic(spec.supported.lowest, spec.supported.highest)
             for spec in SPECS.values()
@@ -223,15 +221,16 @@ class RequestTraffic:
         # Connections closed because of the client's bytes.
         self.refused_total = 0
 
-    def turn_if_due(self) -> None:
-        """Starts new windows if the old ones are over; called before quantiles are read."""
-        now_s = self._clock.monotonic_s()
-        if now_s - self._turned_s >= WINDOW_S:
-            windows = 2 if now_s - self._turned_s >= 2 * WINDOW_S else 1
-            self._turned_s = now_s
-            for traffic in self.apis.values():
-                for _ in range(windows):
-                    traffic.turn()
+    async def turn_forever(self) -> None:
+        """Starts new windows every WINDOW_S, whether or not a page is read."""
+        while True:
+            await asyncio.sleep(WINDOW_S)
+            self.turn()
+
+    def turn(self) -> None:
+        """Starts new windows."""
+        for traffic in self.apis.values():
+            traffic.turn()
 
 
 # --- errors ----------------------------------------------------------------------------------

@@ -31,9 +31,9 @@ writes its log to standard error, one line per event:
 time level logger event key=value key=value
 ```
 
-A condition that a client, a disk or a store can repeat is logged once a minute at most, and clients
-that the broker cut off once a second. The field `not_logged` of the next line counts the lines that
-were left out. Level DEBUG shows them all: see
+The broker logs most conditions that repeat once a minute at most, failed reads of the archive once
+in ten minutes, and clients that it cut off once a second. The field `not_logged` of the next line
+counts the lines that were left out. Level DEBUG shows them all: see
 [log levels](../how-to/run.md#altering-a-running-broker).
 
 | message | level | logger | runbook |

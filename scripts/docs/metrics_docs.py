@@ -17,9 +17,9 @@ Prometheus' text format, or in OpenMetrics to a client that asks for it. It also
 password: choose an address that only the monitoring reaches.
 
 Names are those of Kafka with the JMX exporter's usual rules, so that Kafka's dashboards work. For a
-metric with a `topic` label, the series without that label is the sum over all topics, as in Kafka.
-So use that series, or sum over `topic!=""`. [Alerts](alerts.md) lists the alerts, each with its
-runbook.
+metric whose only label is `topic`, the series without that label is the sum over all topics, as in
+Kafka. So use that series, or sum over `topic!=""`. [Alerts](alerts.md) lists the alerts, each with
+its runbook.
 
 These of Kafka's metrics of tiered storage are missing: `BuildRemoteLogAuxState*`, which concerns
 followers; `RemoteLogSizeComputationTime`, because the manifest has the size;

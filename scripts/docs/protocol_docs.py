@@ -29,19 +29,20 @@ a batch of v2 ([decision 3](../decisions/0003-wire-protocol.md)). Fetch 0 to 3 r
 the message formats of that time. The broker also serves the other versions that Kafka 4 dropped
 (KIP-896), such as ListOffsets 0: clients from before Kafka 0.10 work.
 
-AlterConfigs and IncrementalAlterConfigs change topics, and those properties of brokers that
-[configuration.md](configuration.md) calls dynamic. The broker reads the other properties at its
-start and refuses to alter them (INVALID_REQUEST). You can turn `remote.storage.enable` on for a
-running topic, and off again together with `remote.log.delete.on.disable=true` (KIP-950). The APIs
-for elections and reassignments answer as a single broker: it needs no election, and a partition can
-be assigned to this broker alone. AlterReplicaLogDirs moves partitions between the log folders of
-the broker; an interrupted move continues after a restart.
+AlterConfigs and IncrementalAlterConfigs change topics, groups, and those properties of brokers that
+[configuration.md](configuration.md) calls dynamic; IncrementalAlterConfigs changes log levels too.
+The broker reads the other properties at its start and refuses to alter them (INVALID_REQUEST). You
+can turn `remote.storage.enable` on for a running topic, and off again together with
+`remote.log.delete.on.disable=true` (KIP-950). The APIs for elections and reassignments answer as a
+single broker: it needs no election, and a partition can be assigned to this broker alone.
+AlterReplicaLogDirs moves partitions between the log folders of the broker; an interrupted move
+continues after a restart.
 
 On a listener without SASL every client is the user `ANONYMOUS`, as in Kafka; there the broker
 answers SaslHandshake and SaslAuthenticate with ILLEGAL_SASL_STATE. Quotas of the entity `ip` take
-addresses only, no host names. UpdateFeatures changes the
-level of `transaction.version` (0, 1 or 2, by default 2); of other features it accepts the present
-level and no other. UnregisterBroker refuses the only broker.
+addresses only, no host names. UpdateFeatures changes the level of `transaction.version` (0, 1 or 2,
+by default 2); of other features it accepts the present level and no other. UnregisterBroker refuses
+the only broker.
 
 Not supported yet: two-phase commit (KIP-939), ACLs, delegation tokens and TLS. SASL has PLAIN and
 SCRAM. The broker answers requests for ACLs with SECURITY_DISABLED, as a Kafka without an authorizer
@@ -52,11 +53,11 @@ does.
 Each difference is intentional:
 
 * **ListOffsets** -3, the record with the largest timestamp, searches both tiers, and only existing
-  records; Kafka's searches all records on the local disk. If the archive is unreadable at the
-  moment, a lookup by time gets KAFKA_STORAGE_ERROR, which clients retry, instead of
-  UNKNOWN_SERVER_ERROR.
-* **Fetch** from an archive that is unreadable at the moment gets no records and no error, as at
-  the end of its wait. So does a read beyond `remote.log.reader.max.pending.tasks`. A partition with
+  records; Kafka's searches all records on the local disk. If the archive cannot be read, a lookup
+  by time gets KAFKA_STORAGE_ERROR, which clients retry, instead of UNKNOWN_SERVER_ERROR.
+* **Fetch** from an archive whose store is unreachable gets no records and no error, as at the end
+  of its wait. So does a read beyond `remote.log.reader.max.pending.tasks`. If an object is missing,
+  damaged, in an archive class or refused, Fetch gets KAFKA_STORAGE_ERROR. A partition with
   an error still gets its high watermark, last stable offset and log start, where the broker knows
   them. For a topic with `compression.type=zstd`, Fetch before 10 gets UNSUPPORTED_COMPRESSION_TYPE,
   as in Kafka before 4.

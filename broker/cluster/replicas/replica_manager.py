@@ -123,6 +123,11 @@ class ReplicaManager:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     @property
+    def unserved_count(self) -> int:
+        """Returns the number of partitions that have no log here: `is_offline` is true of them."""
+        return len(self._offline) + len(self._uncreated)
+
+    @property
     def has_uncreated(self) -> bool:
         """Whether partitions wait for a writable folder; `follow` retries."""
         return bool(self._uncreated)

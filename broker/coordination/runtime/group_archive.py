@@ -394,14 +394,11 @@ class GroupArchive:
                 shadow.forget()
         if gone:
             self.deleted_count += len(gone)
+            objects = [state_key(self._prefix, number) for number in sorted(gone)]
             log.warning(
                 "groups' offsets or transactional ids were deleted in the bucket, they are written"
                 " again",
-                extra={
-                    "fields": {
-                        "objects": [state_key(self._prefix, number) for number in sorted(gone)]
-                    }
-                },
+                extra={"fields": {"objects": objects}},
             )
 
     async def read_rest(self) -> None:

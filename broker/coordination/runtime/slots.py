@@ -275,16 +275,12 @@ class Slots(Generic[S]):
             # Its state stays unavailable: losing it would be worse.
             slot.retry_s = self._clock.monotonic_s() + LOAD_RETRY_S
             slot.shard = self._new_shard()
-            log.error(
-                "%s not loaded",
-                self._content,
-                extra={
-                    "fields": {
-                        "partition": str(slot.partition.topic_partition),
-                        "error": str(error),
-                        "retry_s": LOAD_RETRY_S,
-                    }
-                },
+            where = slot.partition.topic_partition
+            self._quiet_log.say(
+                logging.ERROR,
+                f"{self._content} not loaded",
+                where,
+                {"partition": str(where), "error": str(error), "retry_s": LOAD_RETRY_S},
             )
 
     async def _load_slot(

@@ -24,7 +24,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from strandline.broker.handlers.dispatch.dispatch import Dispatcher
+from strandline.broker.handlers.dispatch.dispatch import LENGTH_BYTES, Dispatcher
 from strandline.broker.handlers.services.services import RequestContext
 from strandline.broker.network.responses import (
     Answer,
@@ -53,6 +53,7 @@ from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.errors import ErrorCode, MalformedRequest, UnsupportedVersion
 from strandline.broker.protocol.schema.schema import Response
 from strandline.broker.security.mechanism import AuthenticationFailed, Exchange
+from strandline.broker.telemetry.requests import count_errors
 from strandline.storage.clock import Clock
 
 _API_KEY = struct.Struct(">h")
@@ -88,13 +89,15 @@ class SaslGate(AuthenticationGate):
         self._is_raw = False
         self._caller: ClientIdentity | None = None
         self._ends_s = float("inf")
+        # When the last request for a login began.
+        self._started_s = 0.0
 
     def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
         if self._is_raw:
             return self._raw_token(frame)
         api_key = _API_KEY.unpack_from(frame)[0] if len(frame) >= _API_KEY.size else None
         if api_key in _SASL:
-            return self._sasl(frame)
+            return self._sasl(frame, received_s)
         if self._caller is None:
             if api_key == ApiKey.API_VERSIONS and self._exchange is None:
                 anonymous = ClientIdentity(listener=self._listener)
@@ -106,7 +109,8 @@ class SaslGate(AuthenticationGate):
             raise CloseConnectionError("a request in the middle of a login")
         return self._dispatcher.handle(frame, peer, received_s, self._caller)
 
-    def _sasl(self, frame: memoryview) -> Answer:
+    def _sasl(self, frame: memoryview, received_s: float) -> Answer:
+        started_s = self._started_s = self._clock.monotonic_s()
         try:
             header = decode_request_header(frame)
             request = decode_request(
@@ -114,6 +118,8 @@ class SaslGate(AuthenticationGate):
             )
         except (MalformedRequest, UnsupportedVersion) as error:
             raise CloseConnectionError(str(error)) from error
+        traffic = self._dispatcher.traffic_of(header.api_key)
+        traffic.started(header.api_version, len(frame) + LENGTH_BYTES, started_s - received_s)
         if isinstance(request, SaslHandshakeRequest):
             return self._handshake(header, request)
         assert isinstance(request, SaslAuthenticateRequest), request
@@ -124,18 +130,18 @@ class SaslGate(AuthenticationGate):
         is_again = self._caller is not None
         if self._exchange is not None or (is_again and not self._settings.lifetime_ms):
             code = ErrorCode.ILLEGAL_SASL_STATE
-            return _answer(header, SaslHandshakeResponse(error_code=code, mechanisms=known))
+            return self._answer(header, SaslHandshakeResponse(error_code=code, mechanisms=known))
         make = self._settings.mechanisms.get(request.mechanism)
         if make is None:
             code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
             response = SaslHandshakeResponse(error_code=code, mechanisms=known)
-            return self._refuse(_answer(header, response), "an unknown mechanism of SASL")
+            return self._refuse(self._answer(header, response), "an unknown mechanism of SASL")
         if is_again and request.mechanism != self._mechanism:
             raise CloseConnectionError("a login was to be renewed by another mechanism")
         self._mechanism = request.mechanism
         self._exchange = make()
         self._is_raw = header.api_version == 0
-        return _answer(header, SaslHandshakeResponse(mechanisms=known))
+        return self._answer(header, SaslHandshakeResponse(mechanisms=known))
 
     def _authenticate(self, header: RequestHeader, request: SaslAuthenticateRequest) -> Answer:
         if self._exchange is None:
@@ -143,7 +149,7 @@ class SaslGate(AuthenticationGate):
                 error_code=ErrorCode.ILLEGAL_SASL_STATE,
                 error_message="SaslAuthenticate needs a SaslHandshake before it",
             )
-            return self._refuse(_answer(header, response), "SaslAuthenticate out of turn")
+            return self._refuse(self._answer(header, response), "SaslAuthenticate out of turn")
         try:
             token = self._step(bytes(request.auth_bytes))
         except AuthenticationFailed as error:
@@ -152,10 +158,10 @@ class SaslGate(AuthenticationGate):
                 # The answer does not tell whether the user or the password is wrong.
                 error_message="Authentication failed: Invalid username or password",
             )
-            return self._refuse(_answer(header, response), f"{self._mechanism}: {error}")
+            return self._refuse(self._answer(header, response), f"{self._mechanism}: {error}")
         is_done = self._exchange is None
         lifetime_ms = self._settings.lifetime_ms if is_done else 0
-        return _answer(
+        return self._answer(
             header, SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms)
         )
 
@@ -163,6 +169,8 @@ class SaslGate(AuthenticationGate):
         try:
             answer = self._step(bytes(token))
         except AuthenticationFailed as error:
+            traffic = self._dispatcher.traffic_of(ApiKey.SASL_AUTHENTICATE)
+            traffic.failed(ErrorCode.SASL_AUTHENTICATION_FAILED)
             return self._refuse([], f"{self._mechanism}: {error}")
         self._is_raw = self._exchange is not None
         return with_length([answer])
@@ -181,14 +189,18 @@ class SaslGate(AuthenticationGate):
             self.on_open()
         return step.answer
 
+    def _answer(self, header: RequestHeader, response: Response) -> Parts:
+        """Encodes and counts the response, without the pause after a failure."""
+        traffic = self._dispatcher.traffic_of(header.api_key)
+        count_errors(response, traffic)
+        body = encode(response, header.api_version)
+        parts = frame_response(header.api_key, header.api_version, header.correlation_id, body)
+        traffic.answered(parts, self._clock.monotonic_s() - self._started_s)
+        return parts
+
     async def _refuse(self, parts: Parts, reason: str) -> Parts:
         await asyncio.sleep(self._settings.failed_delay_ms / 1000)
         return ClosingParts(parts, reason)
-
-
-def _answer(header: RequestHeader, response: Response) -> Parts:
-    body = encode(response, header.api_version)
-    return frame_response(header.api_key, header.api_version, header.correlation_id, body)
 
 
 def no_handshake(_request: SaslHandshakeRequest, _context: RequestContext) -> SaslHandshakeResponse:

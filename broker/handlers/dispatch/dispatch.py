@@ -143,6 +143,10 @@ class Dispatcher:
             raise CloseConnectionError(str(error)) from error
         return self._counted(answer, traffic, started_s)
 
+    def traffic_of(self, api_key: ApiKey) -> ApiTraffic:
+        """Returns the counters of one API, for requests that a gate answers."""
+        return self._apis[api_key]
+
     # --- Produce and Fetch -------------------------------------------------------------------
 
     def _counted(self, answer: Answer, traffic: ApiTraffic, started_s: float) -> Answer:

@@ -169,7 +169,7 @@ def store_requests(page: Page) -> dict[str, int]:
 def _partitions(page: Page) -> HealthCheck:
     count = int(page.value("kafka_server_replicamanager_partitioncount"))
     offline = int(page.value("kafka_controller_kafkacontroller_offlinepartitionscount"))
-    trouble = f"{counted(offline, 'partition')} offline: a log folder failed" if offline else ""
+    trouble = f"{counted(offline, 'partition')} offline; the log says why" if offline else ""
     return HealthCheck(
         what="partitions",
         figure=f"{count:,}",

@@ -300,6 +300,32 @@ def test_who_fails_is_told_and_cut_off(ports: dict[str, int]) -> None:
         assert client.closed_by_broker()
 
 
+@pytest.mark.parametrize(
+    ("listener", "mechanism", "request_name", "error"),
+    [
+        ("CLIENTS", "PLAIN", "SaslAuthenticate", "SASL_AUTHENTICATION_FAILED"),
+        ("SHORT", "SCRAM-SHA-256", "SaslHandshake", "UNSUPPORTED_SASL_MECHANISM"),
+    ],
+)
+def test_a_failed_login_is_counted_by_its_error(
+    broker: BrokerProcess,
+    ports: dict[str, int],
+    listener: str,
+    mechanism: str,
+    request_name: str,
+    error: str,
+) -> None:
+    def count() -> float:
+        found = samples(broker, "kafka_network_requestmetrics_errors_total")
+        return found.get((("error", error), ("request", request_name)), 0.0)
+
+    before = count()
+    with WireClient(ports[listener]) as client:
+        if handshake(client, mechanism) == 0:
+            authenticate(client, plain(password="wrong"))
+    assert count() == before + 1
+
+
 def test_nothing_is_served_before_the_login(ports: dict[str, int]) -> None:
     with WireClient(ports["CLIENTS"]) as client:
         client.send(MetadataRequest(topics=()), 9)

@@ -6,6 +6,7 @@ import resource
 import shutil
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from tests.support.broker import BrokerProcess, eventually
+from tests.support.metrics import METRICS_ON, metric
 from tests.support.wire import WireClient
 from tests.system.calls import (
     EARLIEST,
@@ -74,6 +76,7 @@ def two_folders(tmp_path: Path) -> Iterator[BrokerProcess]:
         "log.dirs": folders,
         "log.retention.ms": "-1",
         "log.segment.bytes": str(SEGMENT_BYTES),
+        **METRICS_ON,
     }
     with BrokerProcess(tmp_path, settings=settings) as broker:
         yield broker
@@ -87,6 +90,13 @@ def partitions_in(folder: Path) -> list[int]:
 def folder_errors(client: WireClient) -> dict[str, int]:
     described = client.ask(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, 4)
     return {Path(result.log_dir).name: result.error_code for result in described.results}
+
+
+def served_and_offline(broker: BrokerProcess) -> tuple[float, float]:
+    """Counts of partitions, as the alert and `strandline status` read them."""
+    offline = metric(broker, "kafka_controller_kafkacontroller_offlinepartitionscount")
+    assert metric(broker, "kafka_server_replicamanager_offlinereplicacount") == offline
+    return metric(broker, "kafka_server_replicamanager_partitioncount"), offline
 
 
 def codes_of_questions(client: WireClient, partition: int) -> list[int]:
@@ -122,6 +132,16 @@ def test_partitions_go_where_there_are_fewest(two_folders: BrokerProcess, tmp_pa
     assert sorted(counts) == [4, 5]
 
 
+def test_partitions_that_are_being_created_are_not_offline(two_folders: BrokerProcess) -> None:
+    offline = set()
+    with WireClient(two_folders.port) as client, ThreadPoolExecutor(1) as pool:
+        creating = pool.submit(create_topic, client, "topic", 500)
+        while not creating.done():
+            offline.add(served_and_offline(two_folders)[1])
+        creating.result()
+    assert offline == {0}
+
+
 def test_a_folder_that_vanishes_takes_its_partitions_alone_and_comes_back(
     two_folders: BrokerProcess, tmp_path: Path
 ) -> None:
@@ -146,9 +166,11 @@ def test_a_folder_that_vanishes_takes_its_partitions_alone_and_comes_back(
             assert produce(client, "topic", batch(1), partition=partition).error_code == 0
             assert len(read_all(client, "topic", partition=partition)) == 3
         assert folder_errors(client) == {"a": 0, "b": KAFKA_STORAGE_ERROR}
+        assert served_and_offline(two_folders) == (len(kept), len(lost))
 
         gone.rename(away)
         eventually(lambda: folder_errors(client) == {"a": 0, "b": 0})
+        eventually(lambda: served_and_offline(two_folders) == (PARTITIONS, 0))
         found = read_all(client, "topic", partition=lost[0])
         assert [record.offset for record in found] == list(range(stored))
         for partition in lost:
@@ -177,6 +199,7 @@ def test_partitions_of_a_folder_that_is_missing_at_the_start_are_not_begun_anew(
             assert produce(client, "topic", batch(1), partition=partition).error_code == code
             assert fetch(client, "topic", partition=partition).error_code == code
         assert folder_errors(client) == {"a": 0, "b": KAFKA_STORAGE_ERROR}
+        assert served_and_offline(two_folders) == (PARTITIONS - len(lost), len(lost))
         create_topic(client, "later", 1)
         assert produce(client, "later", batch(1)).error_code == 0
     two_folders.stop()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -16,14 +18,14 @@ from strandline.broker.protocol.messages.metadata import (
 )
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.telemetry.collector import MetricsCollector
+from strandline.broker.telemetry.exposition import PageFormat
 from strandline.broker.telemetry.requests import (
     ERRORS_LOOKED_AT_MAX,
-    WINDOW_S,
     Durations,
     RequestTraffic,
     count_errors,
 )
-from tests.support.manual_clock import ManualClock
 
 
 @given(st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=200))
@@ -39,23 +41,37 @@ def test_quantiles_are_right_to_a_factor_of_two(elapsed: list[float]) -> None:
 
 
 def test_quantiles_are_of_late_and_sums_for_ever() -> None:
-    clock = ManualClock()
-    requests = RequestTraffic(clock)
+    requests = RequestTraffic()
     traffic = requests.apis[ApiKey.METADATA]
     traffic.started(9, 100, 0.0)
     traffic.answered_late([b"\x00\x00\x00\x10", b"x" * 16], local_s=0.001, remote_s=0.5)
-    clock.advance_ms(int(WINDOW_S * 1000))
-    requests.turn_if_due()
+    requests.turn()
     assert not math.isnan(traffic.total.quantile_s(0.5))
-    clock.advance_ms(int(WINDOW_S * 1000))
-    requests.turn_if_due()
+    requests.turn()
     assert math.isnan(traffic.total.quantile_s(0.5))
     assert (traffic.total.count, traffic.response_bytes) == (1, 20)
     assert list(traffic.versions()) == [(9, 1)]
 
 
+def test_a_page_that_is_seldom_read_tells_of_the_last_minutes() -> None:
+    requests = RequestTraffic()
+    sources = SimpleNamespace(
+        requests=requests,
+        metadata=SimpleNamespace(image=SimpleNamespace(topics={})),
+        replicas=SimpleNamespace(topic_names=tuple),
+        partitions_max=0,
+    )
+    requests.apis[ApiKey.METADATA].started(9, 100, 0.3)
+    requests.apis[ApiKey.METADATA].answered([b"\x00\x00\x00\x10", b"x" * 16], 0.001)
+    collector = MetricsCollector(sources)  # type: ignore[arg-type]  # as much of it as is asked
+    name = "kafka_network_requestmetrics_requestqueuetimems"
+    page = next(one for one in collector.page(PageFormat.TEXT) if f"# TYPE {name} " in one)
+    [(_, waited_ms)] = re.findall(rf'^{name}{{(.*),quantile="0.99"}} (.*)$', page, re.MULTILINE)
+    assert 150 < float(waited_ms) < 600
+
+
 def test_errors_are_counted_wherever_an_answer_has_them() -> None:
-    traffic = RequestTraffic(ManualClock()).apis[ApiKey.METADATA]
+    traffic = RequestTraffic().apis[ApiKey.METADATA]
     broken = MetadataResponsePartition(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=0,
@@ -80,7 +96,7 @@ def test_errors_are_counted_wherever_an_answer_has_them() -> None:
 
 
 def test_of_a_huge_answer_only_so_many_elements_are_looked_at() -> None:
-    traffic = RequestTraffic(ManualClock()).apis[ApiKey.METADATA]
+    traffic = RequestTraffic().apis[ApiKey.METADATA]
     topics = [MetadataResponseTopic(error_code=3, name="a") for _ in range(50_000)]
     count_errors(MetadataResponse(brokers=[], topics=topics), traffic)
     assert 0 < traffic.errors[3] <= ERRORS_LOOKED_AT_MAX

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -98,6 +99,28 @@ def test_a_log_that_cannot_be_read_is_tried_again_and_nothing_forgotten() -> Non
             assert offset_in(restarted, "g") == 5
 
     play(scenario)
+
+
+def test_a_log_that_cannot_be_read_is_logged_once_a_minute_at_most(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+
+    def failed() -> list[logging.LogRecord]:
+        return [one for one in caplog.records if one.getMessage() == "groups not loaded"]
+
+    async def scenario(world: World) -> None:
+        await world.coordinator().commit("g", commit_request())
+        world.fail(DiskError("broken"))
+        async with Running(world):
+            for count in range(1, 5):
+                while len(failed()) < count:
+                    await asyncio.sleep(0.002)
+                world.clock.advance_ms(30_000)
+
+    play(scenario)
+    levels = [one.levelname for one in failed()[:4]]
+    assert levels == ["ERROR", "DEBUG", "ERROR", "DEBUG"]
 
 
 def _transactional(offset: int, producer_id: int) -> bytes:

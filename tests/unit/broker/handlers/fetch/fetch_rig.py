@@ -45,7 +45,7 @@ def services_over(replicas: object = None) -> Services:
         replicas=replicas,
         config=BrokerConfig(fetch=FetchConfig(bytes_max=10**6)),
         quotas=SimpleNamespace(is_active=False),
-        traffic=RequestTraffic(clock),
+        traffic=RequestTraffic(),
         clock=clock,
         cold_pace=SimpleNamespace(),
         records=None,
