@@ -20,16 +20,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import NamedTuple
 
 from strandline.spark_lake.archive.objects import ObjectReader
 from strandline.spark_lake.plan.splits import OpenPiece
-from strandline.storage.errors import CorruptRecords, ObjectCorrupt, UnsupportedCodec
+from strandline.storage.errors import CorruptRecords, ObjectCorrupt
 from strandline.storage.model import AbortedTransaction, Isolation, Offset
 from strandline.storage.records.batch.any_batch import walk
-from strandline.storage.records.batch.batch import Batch
-from strandline.storage.records.batch.record import iter_records
+from strandline.storage.records.batch.marker import MarkerType, read_marker
 from strandline.storage.records.columns.vectorised import INT64_MAX, INT64_MIN
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.open_segment import TailPart
@@ -40,7 +38,6 @@ PIECE_BYTES_MAX = 16 * 1024 * 1024
 # Scans that a stream keeps between triggers: enough for a few large open segments.
 SCANS_KEPT = 256
 
-_CONTROL_KEY_BYTES = 4  # of a control record: two of version, two of type
 PIECE_REMEDY = "includeOpenSegment=false leaves the pieces of open segments out"
 
 
@@ -131,22 +128,12 @@ def _before(
 # --- transactions -----------------------------------------------------------------------------
 
 
-class _State(Enum):
-    """The state of a producer's transaction after a batch."""
-
-    WROTE = "wrote"
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-
-
-# By the type in the key of a control record.
-_ENDS = {b"\x00\x00": _State.ABORTED, b"\x00\x01": _State.COMMITTED}
-
-
 class _Event(NamedTuple):
-    state: _State
+    """A producer wrote in a transaction, from `offset` on; with an end, its marker is there."""
+
     producer_id: int
     offset: Offset
+    end: MarkerType | None
 
 
 class _Transactions:
@@ -157,11 +144,11 @@ class _Transactions:
         self.aborted: list[AbortedTransaction] = []
 
     def add(self, event: _Event) -> None:
-        if event.state is _State.WROTE:
+        if event.end is None:
             self._open.setdefault(event.producer_id, event.offset)
             return
         first_offset = self._open.pop(event.producer_id, None)
-        if first_offset is not None and event.state is _State.ABORTED:
+        if first_offset is not None and event.end is MarkerType.ABORT:
             self.aborted.append(
                 AbortedTransaction(event.producer_id, first_offset, event.offset, first_offset)
             )
@@ -231,30 +218,13 @@ def _events(content: bytes) -> Iterator[_Event]:
             continue
         producer_id = header.producer_id
         if header.is_control:
-            state = _ended(content, batch)
-            if state is not None:
+            marker = read_marker(content, header, batch.position)
+            if marker is not None:
                 writing.discard(producer_id)
-                yield _Event(state, producer_id, header.last_offset)
+                yield _Event(producer_id, header.last_offset, marker.type)
         elif producer_id not in writing:
             writing.add(producer_id)
-            yield _Event(_State.WROTE, producer_id, header.base_offset)
-
-
-def _ended(content: bytes, batch: Batch) -> _State | None:
-    """The outcome in a control batch's marker; None for other control records, or without records.
-
-    As the broker reads it. Raises CorruptRecords if it is no control record at all.
-    """
-    header = batch.header
-    if not header.record_count:
-        return None
-    try:
-        record = next(iter_records(content, header, batch.position), None)
-    except UnsupportedCodec as error:
-        raise CorruptRecords(f"control batch at offset {header.base_offset}: {error}") from error
-    if record is None or record.key is None or len(record.key) < _CONTROL_KEY_BYTES:
-        raise CorruptRecords(f"control batch at offset {header.base_offset} has no control key")
-    return _ENDS.get(record.key[2:_CONTROL_KEY_BYTES])
+            yield _Event(producer_id, header.base_offset, None)
 
 
 def _content(reader: ObjectReader, part: TailPart) -> bytes:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import TypeAlias
 
 from strandline.broker.coordination.model.offset_messages import (
@@ -36,21 +35,14 @@ from strandline.broker.protocol.formats.offsets_topic import (
 )
 from strandline.broker.protocol.schema.errors import MalformedRequest
 from strandline.storage.errors import CorruptFile
-from strandline.storage.local.formats.producer_state import read_marker
 from strandline.storage.records.batch.any_batch import iter_records, walk
+from strandline.storage.records.batch.marker import MarkerType, read_marker
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 
 # Some thousand offsets: enough to make few round trips to the worker, little enough not to keep
 # the interpreter from the loop for long.
 CHUNK_BYTES = 256 * 1024
-
-
-class TransactionEnd(Enum):
-    """How a transaction ended, by the type in its marker."""
-
-    ABORT = 0
-    COMMIT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +58,7 @@ class LoadedMarker:
     """The end of a producer's transaction."""
 
     producer_id: int
-    end: TransactionEnd
+    end: MarkerType
 
 
 LoadedRecord: TypeAlias = CoordinatorRecord | TransactionalRecord | LoadedMarker
@@ -118,8 +110,7 @@ def read_chunk(log: UnifiedLog, offset: int, end_offset: int) -> LoadedChunk:
         if header.is_control:
             marker = read_marker(buffer, header, batch.position)
             if marker is not None:
-                end = TransactionEnd(marker.type.value)
-                records.append(LoadedMarker(header.producer_id, end))
+                records.append(LoadedMarker(header.producer_id, marker.type))
             continue
         for record in iter_records(buffer, header, batch.position):
             decoded = _decode(log, record)

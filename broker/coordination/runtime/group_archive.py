@@ -55,10 +55,10 @@ from strandline.storage.errors import (
     TierError,
 )
 from strandline.storage.local.cleaner.cleaned_batch import empty_batch
-from strandline.storage.local.formats.producer_state import MarkerType, read_marker
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.model import Buffer, Offset, TopicPartition
 from strandline.storage.records.batch.any_batch import iter_records, walk
+from strandline.storage.records.batch.marker import MarkerType, read_marker
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote.keys import GROUPS_PREFIX, state_key
 from strandline.storage.remote.object_store.interface import (

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
-from strandline.broker.coordination.records.offset_records import LoadedMarker, TransactionEnd
+from strandline.broker.coordination.records.offset_records import LoadedMarker
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.transaction import (
@@ -26,13 +26,13 @@ from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
 from strandline.storage.errors import RecordsRejected, StorageError
-from strandline.storage.local.formats.producer_state import (
+from strandline.storage.local.log.log import AppendOrigin, LocalLog
+from strandline.storage.model import TopicPartition
+from strandline.storage.records.batch.marker import (
     MarkerType,
     TransactionMarker,
     encode_marker_batch,
 )
-from strandline.storage.local.log.log import AppendOrigin, LocalLog
-from strandline.storage.model import TopicPartition
 
 
 class EndMarker(NamedTuple):
@@ -43,7 +43,7 @@ class EndMarker(NamedTuple):
     """
 
     producer: ProducerIdentity
-    end: TransactionEnd
+    end: MarkerType
     coordinator_epoch: int
     version: TransactionVersion
 
@@ -151,7 +151,7 @@ def open_transactions(local: LocalLog) -> Iterator[OpenTransaction]:
 def encode_end_marker(marker: EndMarker, now_ms: int) -> bytes:
     """Encodes the control batch."""
     return encode_marker_batch(
-        TransactionMarker(MarkerType(marker.end.value), marker.coordinator_epoch),
+        TransactionMarker(marker.end, marker.coordinator_epoch),
         producer_id=marker.producer.producer_id,
         producer_epoch=marker.producer.epoch,
         now_ms=now_ms,

@@ -55,12 +55,12 @@ from strandline.broker.coordination.records.offset_records import (
     LoadedMarker,
     LoadedRecord,
     TransactionalRecord,
-    TransactionEnd,
 )
 from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.protocol.formats.offsets_topic import NO_TIMESTAMP, OffsetCommitValue
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LONG_MAX
+from strandline.storage.records.batch.marker import MarkerType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class GroupShard:
                 self.pending.add(record.producer_id, record.record)
                 self._ensure_group(record.record.group_id, now)
         elif isinstance(record, LoadedMarker):
-            is_commit = record.end is TransactionEnd.COMMIT
+            is_commit = record.end is MarkerType.COMMIT
             for counting in self.pending.end(record.producer_id, is_commit=is_commit):
                 self._replay_offset(counting, now)
         else:

@@ -58,7 +58,6 @@ from strandline.broker.cluster.metadata.features import TRANSACTION_VERSION
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
-from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.runtime.journal import flush, flush_if_needed
 from strandline.broker.coordination.runtime.left_open import LeftOpen
 from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
@@ -94,6 +93,7 @@ from strandline.storage.errors import MessageTooLarge, RecordsRejected, StorageE
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.model import Offset, TimestampMs, TopicId, TopicPartition
 from strandline.storage.quiet_log import QuietLog
+from strandline.storage.records.batch.marker import MarkerType
 
 log = logging.getLogger(__name__)
 
@@ -381,7 +381,7 @@ class TransactionCoordinator:
         self,
         transactional_id: str,
         producer: ProducerIdentity,
-        end: TransactionEnd,
+        end: MarkerType,
         client_version: TransactionVersion,
     ) -> ProducerIdentity:
         """Commits or aborts; returns the producer's next identity (version 2).
@@ -402,7 +402,7 @@ class TransactionCoordinator:
         decision = rules.end_transaction(
             current,
             producer,
-            is_commit=end is TransactionEnd.COMMIT,
+            is_commit=end is MarkerType.COMMIT,
             client_version=client_version,
             fresh_id=fresh_id,
             now_ms=self._clock.now_ms(),
@@ -536,9 +536,9 @@ class TransactionCoordinator:
         marker = EndMarker(
             producer=transaction.identity,
             end=(
-                TransactionEnd.COMMIT
+                MarkerType.COMMIT
                 if transaction.state is TransactionState.PREPARE_COMMIT
-                else TransactionEnd.ABORT
+                else MarkerType.ABORT
             ),
             coordinator_epoch=slot.partition.leader_epoch,
             version=transaction.client_version,

@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
     LogEnd,
@@ -33,6 +32,7 @@ from strandline.broker.coordination.transactions.transaction import (
     TransactionState,
 )
 from strandline.storage.model import Offset, TopicId, TopicPartition
+from strandline.storage.records.batch.marker import MarkerType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Ending:
     """How an open transaction ends: a marker with this producer."""
 
     producer: ProducerIdentity
-    end: TransactionEnd
+    end: MarkerType
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class DecidedEnd:
 def decided_ends(transaction: Transaction) -> Iterable[DecidedEnd]:
     """Returns the ends of a transaction that is ending."""
     is_commit = transaction.state is TransactionState.PREPARE_COMMIT
-    end = TransactionEnd.COMMIT if is_commit else TransactionEnd.ABORT
+    end = MarkerType.COMMIT if is_commit else MarkerType.ABORT
     for log_end in transaction.log_ends:
         yield DecidedEnd(
             log_end,
@@ -113,7 +113,7 @@ def end_again(opened: OpenTransaction, decided: Iterable[DecidedEnd]) -> Ending 
 
 def abort_unknown(opened: OpenTransaction) -> Ending:
     """Returns the end of a transaction that nobody knows: its producer may write no more to it."""
-    return Ending(_next_epoch(opened.producer), TransactionEnd.ABORT)
+    return Ending(_next_epoch(opened.producer), MarkerType.ABORT)
 
 
 def is_coordinated(opened: OpenTransaction, transaction: Transaction) -> bool:

@@ -18,13 +18,13 @@ that was aborted.
 
 from __future__ import annotations
 
-from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.transactions.lost_ends import OpenTransaction, is_later
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
     Transaction,
     TransactionState,
 )
+from strandline.storage.records.batch.marker import MarkerType
 
 
 def end_of_open(
@@ -32,22 +32,22 @@ def end_of_open(
     opened: OpenTransaction,
     *,
     is_committed: bool | None = None,
-) -> TransactionEnd:
+) -> MarkerType:
     """Returns how a transaction ends that is open in a restored log.
 
     `transaction` is the state of its producer id, and `is_committed` the outcome that the archive
     has, if known.
     """
     if is_committed is not None:
-        return TransactionEnd.COMMIT if is_committed else TransactionEnd.ABORT
+        return MarkerType.COMMIT if is_committed else MarkerType.ABORT
     producer = opened.producer
     if transaction is None or transaction.state not in (
         TransactionState.PREPARE_COMMIT,
         TransactionState.COMPLETE_COMMIT,
     ):
-        return TransactionEnd.ABORT
+        return MarkerType.ABORT
     if is_later(opened, transaction):
-        return TransactionEnd.ABORT
+        return MarkerType.ABORT
     if transaction.producer_id != producer.producer_id:
         # It was the last one of an id whose epochs are used up, and the next id has no other yet.
         is_this_one = producer.epoch == PRODUCER_EPOCH_MAX - 1
@@ -60,4 +60,4 @@ def end_of_open(
             transaction.epoch == producer.epoch
             and transaction.state is TransactionState.PREPARE_COMMIT
         )
-    return TransactionEnd.COMMIT if is_this_one else TransactionEnd.ABORT
+    return MarkerType.COMMIT if is_this_one else MarkerType.ABORT

@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence, Set
 
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
 from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
@@ -62,6 +61,7 @@ from strandline.broker.protocol.messages.write_txn_markers import (
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import StorageError
 from strandline.storage.model import TopicPartition
+from strandline.storage.records.batch.marker import MarkerType
 
 FIRST_INIT_WITH_PRODUCER_FENCED = 4
 FIRST_WITH_PRODUCER_FENCED = 2
@@ -204,7 +204,7 @@ class TransactionHandlers:
             got = await self._coordinator.end(
                 request.transactional_id,
                 ProducerIdentity(request.producer_id, request.producer_epoch),
-                TransactionEnd.COMMIT if request.committed else TransactionEnd.ABORT,
+                MarkerType.COMMIT if request.committed else MarkerType.ABORT,
                 TransactionVersion.V2
                 if version >= FIRST_END_OF_VERSION_2
                 else TransactionVersion.V0,
@@ -249,7 +249,7 @@ class TransactionHandlers:
 def _marker_of(marker: WritableTxnMarker) -> EndMarker:
     return EndMarker(
         producer=ProducerIdentity(marker.producer_id, marker.producer_epoch),
-        end=TransactionEnd.COMMIT if marker.transaction_result else TransactionEnd.ABORT,
+        end=MarkerType.COMMIT if marker.transaction_result else MarkerType.ABORT,
         coordinator_epoch=marker.coordinator_epoch,
         version=(
             TransactionVersion.V2

@@ -43,12 +43,12 @@ from strandline.storage.local.formats.names import (
     TIME_INDEX_SUFFIX,
     file_name,
 )
-from strandline.storage.local.formats.producer_state import read_marker
 from strandline.storage.local.segment.cleaned_segment import CleanedFacts, CleanedSegment
 from strandline.storage.model import Buffer
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch.any_batch import check_crc
 from strandline.storage.records.batch.batch import Batch
+from strandline.storage.records.batch.marker import read_marker
 from strandline.storage.records.columns import vectorised
 from strandline.storage.records.columns.key_index import (
     CompiledKeyIndex,

@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
-from strandline.storage.local.formats.producer_state import MarkerType, TransactionMarker
 from strandline.storage.model import AbortedTransaction, Offset
 from strandline.storage.records.batch.batch import BatchHeader
+from strandline.storage.records.batch.marker import MarkerType, TransactionMarker
 
 
 class CleanedTransactions:

@@ -30,23 +30,19 @@ import struct
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple
 
 from strandline.storage.errors import (
     CorruptFile,
-    CorruptRecords,
     InvalidProducerEpoch,
     InvalidRecords,
     OutOfOrderSequence,
     RecordsRejected,
-    UnsupportedCodec,
     UnsupportedFormat,
 )
-from strandline.storage.files import OpenFile
-from strandline.storage.model import NO_EPOCH, NO_TIMESTAMP, Buffer, TimestampMs
-from strandline.storage.records.batch.batch import Batch, BatchHeader
-from strandline.storage.records.batch.record import Record, encode_batch, iter_records
+from strandline.storage.model import NO_EPOCH, NO_TIMESTAMP, Buffer
+from strandline.storage.records.batch.batch import BatchHeader
+from strandline.storage.records.batch.marker import MarkerType, TransactionMarker
 from strandline.storage.system import crc32c
 
 # Java clients and librdkafka allow at most five requests in flight with idempotence.
@@ -65,12 +61,6 @@ _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 # that is forgotten may at worst have to abort its transaction.
 REFUSED_PRODUCERS_MAX = 1000
 
-# A marker is one tiny record; a larger control batch is not a marker.
-MARKER_BYTES_MAX = 64 * 1024
-
-_CONTROL_KEY = struct.Struct(">hh")
-_CONTROL_VALUE = struct.Struct(">hi")
-
 
 class InvalidTransactionState(RecordsRejected):
     """A batch outside of the producer's open transaction, or a transactional one without any."""
@@ -82,20 +72,6 @@ class CoordinatorFenced(RecordsRejected):
     """A marker from a coordinator that another one has replaced."""
 
     kafka_code = 52  # TRANSACTION_COORDINATOR_FENCED
-
-
-class MarkerType(IntEnum):
-    """How a transaction ended; the type field of a control record's key."""
-
-    ABORT = 0
-    COMMIT = 1
-
-
-class TransactionMarker(NamedTuple):
-    """The content of a control record that ends a transaction."""
-
-    type: MarkerType
-    coordinator_epoch: int
 
 
 class AppendedBatch(NamedTuple):
@@ -495,58 +471,3 @@ def iter_snapshot(content: Buffer) -> Iterator[SnapshotEntry]:
         raise CorruptFile(f"producer snapshot promises {entry_count} producers")
     for fields in _SNAPSHOT_ENTRY.iter_unpack(rows):
         yield SnapshotEntry(*fields)
-
-
-def read_marker(buffer: Buffer, header: BatchHeader, position: int = 0) -> TransactionMarker | None:
-    """The marker in the control batch at `position`; None for control records of other kinds.
-
-    Raises CorruptRecords if the batch holds no control record.
-    """
-    if header.record_count == 0:
-        # Compaction removed the marker and kept the header, for the producer or for the offset.
-        return None
-    try:
-        record = next(iter_records(buffer, header, position), None)
-    except UnsupportedCodec as error:
-        # No broker compresses markers with an unknown codec: to a reader this is damage.
-        raise CorruptRecords(f"control batch at offset {header.base_offset}: {error}") from error
-    if record is None or record.key is None or len(record.key) < _CONTROL_KEY.size:
-        raise CorruptRecords(f"control batch at offset {header.base_offset} has no control key")
-    _, marker_type = _CONTROL_KEY.unpack_from(record.key)
-    if marker_type not in (MarkerType.ABORT, MarkerType.COMMIT):
-        return None
-    if record.value is None or len(record.value) < _CONTROL_VALUE.size:
-        raise CorruptRecords(f"marker at offset {header.base_offset} has no coordinator epoch")
-    return TransactionMarker(MarkerType(marker_type), _CONTROL_VALUE.unpack_from(record.value)[1])
-
-
-def marker_in(file: OpenFile, batch: Batch) -> TransactionMarker | None:
-    """The marker that a batch of a log file holds; None if it holds none.
-
-    Raises CorruptRecords if it is a control batch without a control record.
-    """
-    size_bytes = batch.header.size_bytes
-    if not batch.header.is_control:
-        return None
-    if size_bytes > MARKER_BYTES_MAX:
-        raise CorruptRecords(f"control batch of {size_bytes} bytes")
-    return read_marker(file.read_at(batch.position, size_bytes), batch.header)
-
-
-def encode_marker(marker: TransactionMarker) -> tuple[bytes, bytes]:
-    """Key and value of a marker's control record."""
-    return _CONTROL_KEY.pack(0, marker.type), _CONTROL_VALUE.pack(0, marker.coordinator_epoch)
-
-
-def encode_marker_batch(
-    marker: TransactionMarker, *, producer_id: int, producer_epoch: int, now_ms: TimestampMs
-) -> bytes:
-    """The control batch that ends a producer's transaction."""
-    key, value = encode_marker(marker)
-    return encode_batch(
-        [Record(offset=0, timestamp_ms=now_ms, key=key, value=value)],
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
-    )

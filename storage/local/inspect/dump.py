@@ -36,15 +36,12 @@ from strandline.storage.local.formats.names import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
 )
-from strandline.storage.local.formats.producer_state import (
-    TransactionMarker,
-    iter_snapshot,
-    marker_in,
-)
+from strandline.storage.local.formats.producer_state import iter_snapshot
 from strandline.storage.local.segment.trash import DELETED_SUFFIX
 from strandline.storage.plurals import counted
 from strandline.storage.records.batch.any_batch import iter_records, walk_file
 from strandline.storage.records.batch.batch import Batch
+from strandline.storage.records.batch.marker import TransactionMarker, marker_in
 from strandline.storage.records.batch.record import Record
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.txn_index import decode_entries

@@ -45,12 +45,7 @@ from strandline.storage.local.formats.names import (
     file_name,
     partition_of,
 )
-from strandline.storage.local.formats.producer_state import (
-    ProducerState,
-    TransactionMarker,
-    iter_snapshot,
-    marker_in,
-)
+from strandline.storage.local.formats.producer_state import ProducerState, iter_snapshot
 from strandline.storage.local.log.recovery import aborted_entry
 from strandline.storage.local.log_dirs.log_dir import LOCK_FILE
 from strandline.storage.local.segment import partition_folder as folder
@@ -58,6 +53,7 @@ from strandline.storage.model import NO_TIMESTAMP, AbortedTransaction, TopicPart
 from strandline.storage.plurals import counted
 from strandline.storage.records.batch.any_batch import walk_file
 from strandline.storage.records.batch.batch import Batch
+from strandline.storage.records.batch.marker import TransactionMarker, marker_in
 from strandline.storage.records.txn_index import decode_entries
 
 _CHECKPOINTS = (

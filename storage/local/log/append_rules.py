@@ -35,15 +35,12 @@ from strandline.storage.errors import (
     RecordsRejected,
     UnsupportedCodec,
 )
-from strandline.storage.local.formats.producer_state import (
-    ProducerState,
-    TransactionMarker,
-    read_marker,
-)
+from strandline.storage.local.formats.producer_state import ProducerState
 from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampType
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.batch import Batch, read_header
+from strandline.storage.records.batch.marker import TransactionMarker, read_marker
 from strandline.storage.records.batch.old_messages import MAGIC_POSITION, is_old
 from strandline.storage.records.batch.record import iter_records
 from strandline.storage.system import crc32c

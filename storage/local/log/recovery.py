@@ -44,11 +44,7 @@ from strandline.storage.local.formats.names import (
     SNAPSHOT_SUFFIX,
     file_name,
 )
-from strandline.storage.local.formats.producer_state import (
-    CompletedTransaction,
-    ProducerState,
-    marker_in,
-)
+from strandline.storage.local.formats.producer_state import CompletedTransaction, ProducerState
 from strandline.storage.local.segment import partition_folder as folder
 from strandline.storage.local.segment.producer_snapshots import ProducerSnapshots
 from strandline.storage.local.segment.recovery_report import RecoveryReport
@@ -56,6 +52,7 @@ from strandline.storage.local.segment.segment import RELATIVE_OFFSET_MAX, LogSeg
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.batch.any_batch import BATCH_BYTES_MIN, walk_file
 from strandline.storage.records.batch.batch import Batch
+from strandline.storage.records.batch.marker import marker_in
 
 log = logging.getLogger(__name__)
 

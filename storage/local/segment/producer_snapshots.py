@@ -15,10 +15,11 @@ from pathlib import Path
 from strandline.storage import files
 from strandline.storage.errors import CorruptFile, CorruptRecords, UnsupportedFormat
 from strandline.storage.local.formats.names import SNAPSHOT_SUFFIX, file_name
-from strandline.storage.local.formats.producer_state import ProducerState, marker_in
+from strandline.storage.local.formats.producer_state import ProducerState
 from strandline.storage.local.segment import partition_folder as folder
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.local.segment.segment import LogSegment
+from strandline.storage.records.batch.marker import marker_in
 
 
 def reload_producers(

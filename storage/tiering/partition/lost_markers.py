@@ -10,14 +10,14 @@ Whoever ends such a transaction ends it as readers of the archive have seen it.
 from __future__ import annotations
 
 from strandline.storage.errors import ObjectCorrupt, ObjectNotFound
-from strandline.storage.local.formats.producer_state import (
+from strandline.storage.local.formats.producer_state import ProducerEntry
+from strandline.storage.local.log.log import AppendOrigin, LocalLog
+from strandline.storage.model import Epoch, Offset
+from strandline.storage.records.batch.marker import (
     MarkerType,
-    ProducerEntry,
     TransactionMarker,
     encode_marker_batch,
 )
-from strandline.storage.local.log.log import AppendOrigin, LocalLog
-from strandline.storage.model import Epoch, Offset
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import ManifestPages
 from strandline.storage.remote.object_store.interface import ObjectStore

@@ -32,10 +32,10 @@ from strandline.storage.errors import (
     StoreFull,
     TierUnavailable,
 )
-from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.local.log import diverged_records
 from strandline.storage.local.log_dirs import missing_folder_mark
 from strandline.storage.model import Epoch, TopicIdPartition
+from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.manifest import Manifest, new_generation

@@ -21,14 +21,10 @@ from strandline.broker.cli import main
 from strandline.spark_lake import scan
 from strandline.storage.clock import SystemClock
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.local.formats.producer_state import (
-    MarkerType,
-    TransactionMarker,
-    encode_marker,
-)
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.model import TimestampType
 from strandline.storage.model import TopicPartition as Partition
+from strandline.storage.records.batch.marker import MarkerType, TransactionMarker, encode_marker
 from strandline.storage.records.batch.record import Header, Record, encode_batch
 from strandline.storage.records.compression import Codec
 from tests.support.broker import eventually

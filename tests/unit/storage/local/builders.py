@@ -9,11 +9,6 @@ from pathlib import Path
 
 from strandline.storage.clock import Clock
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.local.formats.producer_state import (
-    MarkerType,
-    TransactionMarker,
-    encode_marker,
-)
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch.any_batch import walk
@@ -24,6 +19,11 @@ from strandline.storage.records.batch.batch import (
     HEADER_BYTES,
     TRANSACTIONAL_BIT,
     BatchHeader,
+)
+from strandline.storage.records.batch.marker import (
+    MarkerType,
+    TransactionMarker,
+    encode_marker_batch,
 )
 from strandline.storage.records.batch.record import Record, encode_batch, with_crc
 from strandline.storage.records.compression import Codec
@@ -91,19 +91,13 @@ def marker(
     kind: MarkerType, *, producer_id: int, producer_epoch: int = 0, coordinator_epoch: int = 0
 ) -> memoryview:
     """A control batch as the transaction coordinator writes it."""
-    key, value = encode_marker(TransactionMarker(kind, coordinator_epoch))
-    record = Record(offset=0, timestamp_ms=NOW_MS, key=key, value=value)
-    return memoryview(
-        bytearray(
-            encode_batch(
-                [record],
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-                transactional=True,
-                control=True,
-            )
-        )
+    batch = encode_marker_batch(
+        TransactionMarker(kind, coordinator_epoch),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        now_ms=NOW_MS,
     )
+    return memoryview(bytearray(batch))
 
 
 def patched(records: memoryview, position: int, layout: str, *values: int) -> memoryview:

@@ -31,9 +31,9 @@ from typing import NamedTuple
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.errors import TierUnavailable
-from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.local.log.append_rules import AppendOrigin
 from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
 from strandline.storage.records.txn_index import decode_entries

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from strandline.storage.local.formats.producer_state import (
+from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.records.batch.marker import (
     MarkerType,
     TransactionMarker,
-    encode_marker,
+    encode_marker_batch,
 )
-from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.records.batch.record import Record, encode_batch
 from tests.unit.storage.tiering.harness import Rig
 
@@ -36,17 +36,13 @@ class Producer:
 
     def end(self, kind: MarkerType) -> int:
         """Appends the marker; its offset."""
-        key, value = encode_marker(TransactionMarker(kind, 0))
-        batch = bytearray(
-            encode_batch(
-                [Record(offset=0, timestamp_ms=self._rig.clock.now_ms(), key=key, value=value)],
-                producer_id=self._producer_id,
-                producer_epoch=0,
-                transactional=True,
-                control=True,
-            )
+        batch = encode_marker_batch(
+            TransactionMarker(kind, 0),
+            producer_id=self._producer_id,
+            producer_epoch=0,
+            now_ms=self._rig.clock.now_ms(),
         )
-        return self._append(batch)
+        return self._append(bytearray(batch))
 
     def _append(self, batch: bytearray) -> int:
         appended = self._rig.log.append(

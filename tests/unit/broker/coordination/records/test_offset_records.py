@@ -12,7 +12,6 @@ from strandline.broker.coordination.records.offset_records import (
     LoadedMarker,
     LoadedRecord,
     TransactionalRecord,
-    TransactionEnd,
     encode_records,
     read_chunk,
 )
@@ -22,7 +21,7 @@ from strandline.broker.protocol.formats.offsets_topic import (
     OffsetCommitValue,
 )
 from strandline.storage.errors import CorruptFile
-from strandline.storage.local.formats.producer_state import MarkerType
+from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from tests.unit.broker.coordination.group_trace import logged
@@ -89,7 +88,7 @@ def test_what_belongs_to_a_transaction_says_so_and_so_does_its_end(log: UnifiedL
     append_marker(log.local, MarkerType.ABORT, producer_id=7)
     assert loaded(log) == [
         TransactionalRecord(7, COMMITTED),
-        LoadedMarker(7, TransactionEnd.ABORT),
+        LoadedMarker(7, MarkerType.ABORT),
     ]
 
 

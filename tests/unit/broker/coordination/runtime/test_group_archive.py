@@ -33,13 +33,9 @@ from strandline.broker.protocol.formats.offsets_topic import (
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import CorruptRecords, TierUnavailable
-from strandline.storage.local.formats.producer_state import (
-    MarkerType,
-    TransactionMarker,
-    encode_marker,
-)
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.model import TopicPartition
+from strandline.storage.records.batch.marker import MarkerType, TransactionMarker, encode_marker
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote.keys import GROUPS_PREFIX, TRANSACTIONS_PREFIX, state_key
 from strandline.storage.remote.object_store.interface import IfMatches, ObjectInfo

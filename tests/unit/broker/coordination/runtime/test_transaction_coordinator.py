@@ -14,7 +14,6 @@ import pytest
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.cluster.metadata.records import TopicCreated
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.runtime import transaction_coordinator
 from strandline.broker.coordination.runtime.left_open import PARTITIONS_PER_TURN_MAX
 from strandline.broker.coordination.runtime.markers import EndMarker
@@ -48,10 +47,11 @@ from strandline.storage.errors import DiskError, RecordListTooLarge
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.model import ZERO_TOPIC_ID, TopicPartition
+from strandline.storage.records.batch.marker import MarkerType
 from tests.unit.broker.coordination.coordinator_world import MemoryPartition, World
 
 V1, V2 = TransactionVersion.V0, TransactionVersion.V2
-COMMIT, ABORT = TransactionEnd.COMMIT, TransactionEnd.ABORT
+COMMIT, ABORT = MarkerType.COMMIT, MarkerType.ABORT
 A, B = TopicPartition("t", 0), TopicPartition("gone", 0)
 TIMEOUT_MS = 60_000
 CONFIG = TransactionConfig(partition_count=2)
@@ -62,9 +62,7 @@ class Markers:
     """Notes the markers; `codes` says which partitions refuse theirs."""
 
     codes: dict[TopicPartition, ErrorCode] = field(default_factory=dict)
-    written: list[tuple[TopicPartition, TransactionEnd, ProducerIdentity]] = field(
-        default_factory=list
-    )
+    written: list[tuple[TopicPartition, MarkerType, ProducerIdentity]] = field(default_factory=list)
 
     left_open: list[OpenTransaction] = field(default_factory=list)
     ended_since: list[OpenTransaction] = field(default_factory=list)
@@ -179,7 +177,7 @@ async def code_of(request: Coroutine[Any, Any, object]) -> ErrorCode:
 
 
 @pytest.mark.parametrize("end", [COMMIT, ABORT])
-def test_an_end_is_written_to_every_partition_and_completed(end: TransactionEnd) -> None:
+def test_an_end_is_written_to_every_partition_and_completed(end: MarkerType) -> None:
     async def scenario(world: TransactionWorld) -> None:
         coordinator = world.transactions()
         producer = await begun(coordinator, A)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.transactions.lost_ends import (
     Ending,
     OpenTransaction,
@@ -25,10 +24,11 @@ from strandline.broker.coordination.transactions.transaction import (
     TransactionVersion,
 )
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId, TopicPartition
+from strandline.storage.records.batch.marker import MarkerType
 
 TOPIC_ID = uuid.UUID(int=1)
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
-COMMIT, ABORT = TransactionEnd.COMMIT, TransactionEnd.ABORT
+COMMIT, ABORT = MarkerType.COMMIT, MarkerType.ABORT
 OPEN = OpenTransaction(
     partition=HERE,
     topic_id=TOPIC_ID,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.broker.coordination.records.offset_records import TransactionEnd
 from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.restored import end_of_open
 from strandline.broker.coordination.transactions.transaction import (
@@ -16,6 +15,7 @@ from strandline.broker.coordination.transactions.transaction import (
     TransactionVersion,
 )
 from strandline.storage.model import ZERO_TOPIC_ID, TopicPartition
+from strandline.storage.records.batch.marker import MarkerType
 
 V1, V2 = TransactionVersion.V0, TransactionVersion.V2
 PREPARE_COMMIT, COMPLETE_COMMIT = (
@@ -68,12 +68,12 @@ def test_what_is_open_in_a_log_commits_only_if_that_is_proven(
     state: TransactionState, version: TransactionVersion, epoch: int, is_committed: bool
 ) -> None:
     known = KNOWN._replace(state=state, client_version=version)
-    expected = TransactionEnd.COMMIT if is_committed else TransactionEnd.ABORT
+    expected = MarkerType.COMMIT if is_committed else MarkerType.ABORT
     assert end_of_open(known, opened(epoch)) is expected
 
 
 def test_what_nobody_knows_aborts() -> None:
-    assert end_of_open(None, opened(0)) is TransactionEnd.ABORT
+    assert end_of_open(None, opened(0)) is MarkerType.ABORT
 
 
 @pytest.mark.parametrize(("end_offset", "is_committed"), [(101, True), (100, False)])
@@ -83,20 +83,20 @@ def test_what_began_after_the_decision_aborts(end_offset: int, is_committed: boo
         client_version=V1,
         log_ends=(LogEnd(TopicPartition("t", 0), ZERO_TOPIC_ID, 0, end_offset),),
     )
-    expected = TransactionEnd.COMMIT if is_committed else TransactionEnd.ABORT
+    expected = MarkerType.COMMIT if is_committed else MarkerType.ABORT
     assert end_of_open(known, opened(KNOWN.epoch)) is expected
 
 
 @pytest.mark.parametrize(
     ("state", "epoch", "expected"),
     [
-        (COMPLETE_COMMIT, PRODUCER_EPOCH_MAX - 1, TransactionEnd.COMMIT),
-        (COMPLETE_COMMIT, PRODUCER_EPOCH_MAX - 2, TransactionEnd.ABORT),
-        (TransactionState.COMPLETE_ABORT, PRODUCER_EPOCH_MAX - 1, TransactionEnd.ABORT),
+        (COMPLETE_COMMIT, PRODUCER_EPOCH_MAX - 1, MarkerType.COMMIT),
+        (COMPLETE_COMMIT, PRODUCER_EPOCH_MAX - 2, MarkerType.ABORT),
+        (TransactionState.COMPLETE_ABORT, PRODUCER_EPOCH_MAX - 1, MarkerType.ABORT),
     ],
 )
 def test_a_commit_with_the_last_epoch_is_proven_by_the_state_of_the_next_id(
-    state: TransactionState, epoch: int, expected: TransactionEnd
+    state: TransactionState, epoch: int, expected: MarkerType
 ) -> None:
     known = KNOWN._replace(state=state, epoch=0, producer_id=8, previous_producer_id=7)
     assert end_of_open(known, opened(epoch)) is expected

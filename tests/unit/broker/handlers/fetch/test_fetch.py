@@ -27,8 +27,8 @@ from strandline.broker.protocol.messages.fetch import (
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.telemetry.requests import ApiTraffic
 from strandline.storage.files import FileRange
-from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.model import Isolation
+from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.tiering.log.cold_read import RemoteRead
 from tests.support.wire import encode_request_header
 from tests.system.calls import fetch_request, fetch_topic

@@ -17,8 +17,8 @@ from strandline.broker.handlers.fetch.plan import FetchPass
 from strandline.broker.handlers.fetch.sessions import WantedPartition
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
-from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.model import Isolation
+from strandline.storage.records.batch.marker import MarkerType
 from tests.unit.broker.cluster.served import leading
 from tests.unit.broker.handlers.fetch.fetch_rig import handler_over, plan_of_nothing
 from tests.unit.storage.local.builders import (

@@ -13,11 +13,11 @@ from strandline.storage.local.cleaner.cleaner import CHILD_DEATHS_MAX
 from strandline.storage.local.cleaner.messages import CleaningRequest
 from strandline.storage.local.cleaner.plan import CleanableFacts, LogFacts, plan_cleaning
 from strandline.storage.local.cleaner.transactions import CleanedTransactions
-from strandline.storage.local.formats.producer_state import MarkerType, TransactionMarker
 from strandline.storage.local.segment.cleaned_segment import CleanedSegment
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.batch import DELETE_HORIZON_BIT, BatchHeader, read_header
+from strandline.storage.records.batch.marker import MarkerType, TransactionMarker
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.records.compression import Codec
 from strandline.storage.system.child_process import ChildFailed

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.local.cleaner.cleaner import CleanerConfig
-from strandline.storage.local.formats.producer_state import MarkerType
+from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.records.batch.record import Record
 from strandline.storage.records.compression import Codec
 from tests.unit.storage.local.builders import append_marker

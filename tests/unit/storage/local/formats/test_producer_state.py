@@ -10,12 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
-from strandline.storage.local.formats.producer_state import (
-    MarkerType,
-    ProducerState,
-    TransactionMarker,
-    iter_snapshot,
-)
+from strandline.storage.local.formats.producer_state import ProducerState, iter_snapshot
+from strandline.storage.records.batch.marker import MarkerType, TransactionMarker
 
 # --- producer snapshots --------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ import pytest
 
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError, UnsupportedFormat
-from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.local.inspect.dump import dump_log
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.records.batch.batch import CRC_START
+from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.records.batch.record import Header, Record, encode_batch
 from strandline.storage.records.compression import Codec
 from tests.unit.storage.local.builders import (

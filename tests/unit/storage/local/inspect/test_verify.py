@@ -13,7 +13,6 @@ from strandline.broker.cli import main
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.formats.epoch_cache import LeaderEpochCache
-from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.local.inspect.verify import (
     FileDamage,
     Verified,
@@ -21,6 +20,7 @@ from strandline.storage.local.inspect.verify import (
     verify_folders,
 )
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.records.batch.marker import MarkerType
 from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import (
     NOW_MS,

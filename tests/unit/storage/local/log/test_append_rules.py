@@ -18,8 +18,8 @@ from strandline.storage.errors import (
     RecordsRejected,
     UnsupportedCodec,
 )
-from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.records.batch.marker import MarkerType
 from tests.unit.storage.local.builders import (
     NOW_MS,
     append,

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.local.log import closed_log
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.local.segment.segment import LogSegment
+from strandline.storage.records.batch.marker import MarkerType
 from tests.unit.storage.local.builders import (
     TOPIC_ID,
     append,

@@ -8,9 +8,9 @@ import pytest
 
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import InvalidProducerEpoch, OutOfOrderSequence, RecordsRejected
-from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
 from strandline.storage.model import AbortedTransaction, Isolation
+from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from tests.unit.storage.local.builders import (
     NOW_MS,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.batch import CODEC_MASK, CRC_START
+from strandline.storage.records.batch.marker import MarkerType
 from tests.unit.storage.local.builders import (
     append,
     append_marker,

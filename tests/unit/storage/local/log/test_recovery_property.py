@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import TimestampOffset
+from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.records.batch.record import iter_records
 from strandline.storage.records.compression import Codec
 from tests.unit.storage.local.builders import (

@@ -12,10 +12,10 @@ from strandline.storage.local.formats.producer_state import (
     PRODUCER_EPOCH_MAX,
     CoordinatorFenced,
     InvalidTransactionState,
-    MarkerType,
     ProducerState,
 )
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
+from strandline.storage.records.batch.marker import MarkerType
 from tests.unit.storage.local.builders import batch, marker, open_log
 
 CLIENT, VERIFIED, COORDINATOR = (

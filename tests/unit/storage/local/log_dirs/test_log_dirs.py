@@ -13,10 +13,11 @@ import pytest
 from strandline.storage import files
 from strandline.storage.errors import DiskError
 from strandline.storage.local.formats.index import TimeIndex
-from strandline.storage.local.formats.producer_state import MarkerType, ProducerState
+from strandline.storage.local.formats.producer_state import ProducerState
 from strandline.storage.local.formats.txn_index import TxnIndex
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.local.segment.segment import LogSegment
+from strandline.storage.records.batch.marker import MarkerType
 from tests.unit.storage.local.builders import (
     TOPIC_ID,
     append,

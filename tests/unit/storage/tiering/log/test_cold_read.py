@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from strandline.storage.errors import ObjectCorrupt, ObjectNotFound, OffsetOutOfRange
-from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.model import Isolation
+from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.tiering.rewrite import merging
 from tests.unit.storage.tiering.harness import GRACE_MS, Rig, asynchronous

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.errors import OffsetOutOfRange, TierUnavailable
-from strandline.storage.local.formats.producer_state import MarkerType
 from strandline.storage.model import Isolation
+from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.records.txn_index import decode_entries
 from strandline.storage.remote.manifest import manifest as manifest_module
 from strandline.storage.remote.manifest import store as manifest_store

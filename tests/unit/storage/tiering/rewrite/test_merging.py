@@ -16,7 +16,8 @@ from strandline.storage.crash_points import (
     simulated_crash,
 )
 from strandline.storage.errors import ObjectArchived, ObjectNotFound, TierError
-from strandline.storage.local.formats.producer_state import MarkerType, iter_snapshot
+from strandline.storage.local.formats.producer_state import iter_snapshot
+from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.records.txn_index import decode_entries
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.segment.meta import Section, read_section
