@@ -2,13 +2,12 @@
 
     CoordinatorRecord   <->   key and value in Kafka's formats   <->   one record batch
 
-`read_chunk` loads a partition: it decodes a run of batches. It blocks on the disk and belongs in a
-worker thread. Commits of a transaction, and the marker that ends it, carry their producer.
+Commits of a transaction, and the marker that ends it, carry their producer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -34,15 +33,10 @@ from strandline.broker.protocol.formats.offsets_topic import (
     encode_offset_commit,
 )
 from strandline.broker.protocol.schema.errors import MalformedRequest
-from strandline.storage.errors import CorruptFile
+from strandline.storage.model import Buffer, Offset
 from strandline.storage.records.batch.any_batch import iter_records, walk
 from strandline.storage.records.batch.marker import MarkerType, read_marker
 from strandline.storage.records.batch.record import Record, encode_batch
-from strandline.storage.tiering.log.unified_log import UnifiedLog
-
-# Some thousand offsets: enough to make few round trips to the worker, little enough not to keep
-# the interpreter from the loop for long.
-CHUNK_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +56,6 @@ class LoadedMarker:
 
 
 LoadedRecord: TypeAlias = CoordinatorRecord | TransactionalRecord | LoadedMarker
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedChunk:
-    """A run of the log, decoded; the next one begins at `next_offset`."""
-
-    records: tuple[LoadedRecord, ...]
-    next_offset: int
 
 
 def encode_records(
@@ -93,16 +79,11 @@ def encode_records(
     )
 
 
-def read_chunk(log: UnifiedLog, offset: int, end_offset: int) -> LoadedChunk:
-    """Reads and decodes some batches from `offset` on, before `end_offset`. Blocks.
+def decode_records(buffer: Buffer, offset: Offset) -> Iterator[LoadedRecord]:
+    """Decodes the records from `offset` on; skips those of group kinds that are not served.
 
-    Raises StorageError, CorruptRecords; CorruptFile for a record that is not in Kafka's format.
+    Raises MalformedRequest with the record's offset, CorruptRecords.
     """
-    chunk = log.read(offset, bytes_max=CHUNK_BYTES)
-    if chunk is None or chunk.range is None:
-        raise CorruptFile(f"{log.topic_partition}: nothing at {offset}, before its end")
-    buffer = chunk.range.read()
-    records: list[LoadedRecord] = []
     for batch in walk(buffer):
         header = batch.header
         if header.next_offset <= offset:
@@ -110,30 +91,19 @@ def read_chunk(log: UnifiedLog, offset: int, end_offset: int) -> LoadedChunk:
         if header.is_control:
             marker = read_marker(buffer, header, batch.position)
             if marker is not None:
-                records.append(LoadedMarker(header.producer_id, marker.type))
+                yield LoadedMarker(header.producer_id, marker.type)
             continue
         for record in iter_records(buffer, header, batch.position):
-            decoded = _decode(log, record)
+            if record.key is None:
+                continue
+            try:
+                decoded = decode_record(record.key, record.value)
+            except MalformedRequest as error:
+                raise MalformedRequest(f"offset {record.offset}: {error}") from error
             if decoded is None:
                 continue
-            if header.is_transactional:
-                records.append(TransactionalRecord(header.producer_id, decoded))
-            else:
-                records.append(decoded)
-    return LoadedChunk(
-        records=tuple(records),
-        next_offset=min(chunk.next_offset, end_offset),
-    )
-
-
-def _decode(log: UnifiedLog, record: Record) -> CoordinatorRecord | None:
-    """Returns None for records of group kinds that are not served."""
-    if record.key is None:
-        return None
-    try:
-        return decode_record(record.key, record.value)
-    except MalformedRequest as error:
-        raise CorruptFile(f"{log.topic_partition}: offset {record.offset}: {error}") from error
+            is_pending = header.is_transactional
+            yield TransactionalRecord(header.producer_id, decoded) if is_pending else decoded
 
 
 def decode_record(key_bytes: bytes, value: bytes | None) -> CoordinatorRecord | None:

@@ -63,9 +63,10 @@ from strandline.broker.coordination.model.member_memory import MemberMemory
 from strandline.broker.coordination.model.offset_messages import (
     CommitRequest,
     OffsetDeletion,
+    OffsetRecord,
     OffsetToDelete,
 )
-from strandline.broker.coordination.records.offset_records import LoadedMarker, read_chunk
+from strandline.broker.coordination.records.offset_records import LoadedMarker, decode_records
 from strandline.broker.coordination.runtime.consumer_coordinator import ConsumerCoordinator
 from strandline.broker.coordination.runtime.deadlines import GroupDeadlines
 from strandline.broker.coordination.runtime.group_effects import carry_out
@@ -149,7 +150,7 @@ class GroupCoordinator:
                 retention_ms=config.offsets_retention_ms,
                 consumer_rules=self._consumer_rules,
             ),
-            read_chunk,
+            decode_records,
             metadata,
             replicas,
             node_id=node_id,
@@ -302,13 +303,22 @@ class GroupCoordinator:
     async def commit(self, group_id: str, request: CommitRequest) -> tuple[ErrorCode, ...]:
         """Returns a code for each offset in order. Raises CoordinatorFault."""
         slot = await self._slot_for_writing(group_id)
+        return await self._commit(slot, group_id, request, write_offsets)
+
+    async def _commit(
+        self,
+        slot: GroupSlot,
+        group_id: str,
+        request: CommitRequest,
+        write: Callable[[GroupSlot, Sequence[OffsetRecord], Instant], None],
+    ) -> tuple[ErrorCode, ...]:
         now = self.now()
         decision = slot.shard.commit(group_id, request, now)
         group = slot.shard.group(group_id)
         if group is not None:
             self.arm(group)
         if decision.records:
-            write_offsets(slot, decision.records, now)
+            write(slot, decision.records, now)
             await flush_if_needed(slot)
         return decision.error_codes
 
@@ -337,15 +347,8 @@ class GroupCoordinator:
         code = confirm(slot.partition.topic_partition)
         if code is not ErrorCode.NONE:
             raise CoordinatorFault(code)
-        now = self.now()
-        decision = slot.shard.commit(group_id, request, now)
-        group = slot.shard.group(group_id)
-        if group is not None:
-            self.arm(group)
-        if decision.records:
-            write_pending(slot, decision.records, producer, now)
-            await flush_if_needed(slot)
-        return decision.error_codes
+        write = partial(write_pending, producer)
+        return await self._commit(slot, group_id, request, write)
 
     def ended_transaction(self, partition: TopicPartition, ended: LoadedMarker) -> None:
         """The marker of a transaction was written to a partition of the offsets."""

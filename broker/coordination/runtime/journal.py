@@ -43,7 +43,7 @@ def write_offsets(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: In
 
 
 def write_pending(
-    slot: GroupSlot, records: Sequence[OffsetRecord], producer: ProducerIdentity, now: Instant
+    producer: ProducerIdentity, slot: GroupSlot, records: Sequence[OffsetRecord], now: Instant
 ) -> None:
     """Appends offsets that count once the producer's transaction is committed.
 

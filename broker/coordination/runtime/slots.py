@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
@@ -29,12 +29,11 @@ from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
+from strandline.broker.coordination.records.replay_chunk import DecodeRecords, read_chunk
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
 from strandline.storage.errors import RecordsRejected, StorageError
-from strandline.storage.model import Offset
 from strandline.storage.quiet_log import QuietLog
-from strandline.storage.tiering.log.unified_log import UnifiedLog
 
 log = logging.getLogger(__name__)
 
@@ -79,19 +78,7 @@ class Shard(Protocol):
         """Returns what it holds, for the log."""
 
 
-class ReplayChunk(Protocol):
-    """A run of the log, decoded; the next one begins at `next_offset`."""
-
-    @property
-    def records(self) -> Sequence[Any]: ...
-
-    @property
-    def next_offset(self) -> Offset: ...
-
-
 S = TypeVar("S", bound=Shard)
-# Reads a chunk from an offset on, before an end. Blocks. Raises RecordsRejected, StorageError.
-ReadChunk = Callable[[UnifiedLog, Offset, Offset], ReplayChunk]
 
 
 class Slot(Generic[S]):
@@ -120,7 +107,7 @@ class Slots(Generic[S]):
         self,
         topic: NewTopic,
         new_shard: Callable[[], S],
-        read_chunk: ReadChunk,
+        decode: DecodeRecords[Any],
         metadata: Metadata,
         replicas: ReplicaManager,
         *,
@@ -139,7 +126,7 @@ class Slots(Generic[S]):
         """
         self._topic = topic
         self._new_shard = new_shard
-        self._read_chunk = read_chunk
+        self._decode = decode
         self._formerly = formerly
         self._content = content
         self._metadata = metadata
@@ -293,7 +280,7 @@ class Slots(Generic[S]):
         loop = asyncio.get_running_loop()
         while offset < end_offset:
             chunk = await loop.run_in_executor(
-                self._reads, self._read_chunk, unified_log, offset, end_offset
+                self._reads, read_chunk, unified_log, offset, end_offset, self._decode
             )
             moment = now()
             for record in chunk.records:

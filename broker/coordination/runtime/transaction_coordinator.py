@@ -67,8 +67,8 @@ from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.coordination.transactions.records import (
     TransactionRecord,
+    decode_records,
     encode_record,
-    read_chunk,
 )
 from strandline.broker.coordination.transactions.shard import TransactionShard
 from strandline.broker.coordination.transactions.transaction import (
@@ -202,7 +202,7 @@ class TransactionCoordinator:
                 },
             ),
             lambda: TransactionShard(self._left_open.is_missed),
-            read_chunk,
+            decode_records,
             metadata,
             replicas,
             node_id=node_id,

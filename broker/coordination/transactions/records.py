@@ -1,13 +1,8 @@
-"""Transactions as records of `__transaction_state`, and back.
-
-`read_chunk` loads a partition: it decodes a run of batches. It blocks on the disk and belongs in a
-worker thread.
-"""
+"""Transactions as records of `__transaction_state`, and back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
@@ -28,14 +23,9 @@ from strandline.broker.protocol.formats.transaction_log import (
     encode_value,
 )
 from strandline.broker.protocol.schema.errors import MalformedRequest
-from strandline.storage.errors import CorruptFile
 from strandline.storage.model import Buffer, Offset, TopicPartition
 from strandline.storage.records.batch.any_batch import iter_records, walk
 from strandline.storage.records.batch.record import Record, encode_batch
-from strandline.storage.tiering.log.unified_log import UnifiedLog
-
-# As for the offsets of groups: a short time of the worker, in few round trips.
-CHUNK_BYTES = 256 * 1024
 
 
 class TransactionRecord(NamedTuple):
@@ -43,14 +33,6 @@ class TransactionRecord(NamedTuple):
 
     transactional_id: str
     transaction: Transaction | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionChunk:
-    """A run of the log, decoded; the next one begins at `next_offset`."""
-
-    records: tuple[TransactionRecord, ...]
-    next_offset: Offset
 
 
 def encode_record(record: TransactionRecord, version: TransactionVersion, now_ms: int) -> bytearray:
@@ -61,35 +43,25 @@ def encode_record(record: TransactionRecord, version: TransactionVersion, now_ms
     return bytearray(encode_batch([Record(offset=0, timestamp_ms=now_ms, key=key, value=value)]))
 
 
-def read_chunk(log: UnifiedLog, offset: Offset, end_offset: Offset) -> TransactionChunk:
-    """Reads and decodes some batches from `offset` on, before `end_offset`. Blocks.
+def decode_records(buffer: Buffer, offset: Offset) -> Iterator[TransactionRecord]:
+    """Decodes the records from `offset` on; skips keys of other kinds.
 
-    Raises StorageError, CorruptRecords; CorruptFile for a record that is not in Kafka's format.
+    Raises MalformedRequest with the record's offset, CorruptRecords.
     """
-    chunk = log.read(offset, bytes_max=CHUNK_BYTES)
-    if chunk is None or chunk.range is None:
-        raise CorruptFile(f"{log.topic_partition}: nothing at {offset}, before its end")
-    try:
-        records = tuple(_decode(chunk.range.read(), offset))
-    except MalformedRequest as error:
-        raise CorruptFile(f"{log.topic_partition}: from offset {offset} on: {error}") from error
-    return TransactionChunk(records=records, next_offset=min(chunk.next_offset, end_offset))
-
-
-def _decode(buffer: Buffer, offset: Offset) -> Iterator[TransactionRecord]:
-    """Decodes the records from `offset` on; skips keys of other kinds. Raises MalformedRequest."""
     for batch in walk(buffer):
         header = batch.header
         if header.next_offset <= offset or header.is_control:
             continue
         for record in iter_records(buffer, header, batch.position):
-            transactional_id = None if record.key is None else decode_key(record.key)
-            if transactional_id is not None:
+            try:
+                transactional_id = None if record.key is None else decode_key(record.key)
+                if transactional_id is None:
+                    continue
                 value = record.value
-                yield TransactionRecord(
-                    transactional_id,
-                    None if value is None else decode_transaction(transactional_id, value),
-                )
+                transaction = None if value is None else decode_transaction(transactional_id, value)
+            except MalformedRequest as error:
+                raise MalformedRequest(f"offset {record.offset}: {error}") from error
+            yield TransactionRecord(transactional_id, transaction)
 
 
 def encode_transaction(transaction: Transaction, version: TransactionVersion) -> bytes:

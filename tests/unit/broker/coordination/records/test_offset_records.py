@@ -12,9 +12,10 @@ from strandline.broker.coordination.records.offset_records import (
     LoadedMarker,
     LoadedRecord,
     TransactionalRecord,
+    decode_records,
     encode_records,
-    read_chunk,
 )
+from strandline.broker.coordination.records.replay_chunk import read_chunk
 from strandline.broker.protocol.formats.offsets_topic import (
     GroupMember,
     GroupMetadataValue,
@@ -69,7 +70,7 @@ def loaded(log: UnifiedLog, offset: int = 0) -> list[LoadedRecord]:
     """Everything from there on."""
     records: list[LoadedRecord] = []
     while offset < log.end_offset:
-        chunk = read_chunk(log, offset, log.end_offset)
+        chunk = read_chunk(log, offset, log.end_offset, decode_records)
         records += chunk.records
         offset = chunk.next_offset
     return records

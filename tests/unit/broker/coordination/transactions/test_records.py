@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from strandline.broker.coordination.records.replay_chunk import ReplayChunk, read_chunk
 from strandline.broker.coordination.transactions.records import (
-    TransactionChunk,
     TransactionRecord,
+    decode_records,
     encode_record,
-    read_chunk,
 )
 from strandline.broker.coordination.transactions.transaction import Transaction, TransactionVersion
 from strandline.broker.protocol.formats.transaction_log import encode_key
@@ -28,7 +28,7 @@ def batch(key: bytes, value: bytes) -> bytes:
     return encode_batch([Record(offset=0, timestamp_ms=1, key=key, value=value)])
 
 
-def loaded(*batches: bytes) -> TransactionChunk:
+def loaded(*batches: bytes) -> ReplayChunk[TransactionRecord]:
     """What a start reads of a log with these batches, at the offsets 0, 1, 2."""
     placed = [bytearray(one) for one in batches]
     for offset, one in enumerate(placed):
@@ -40,7 +40,7 @@ def loaded(*batches: bytes) -> TransactionChunk:
             range=SimpleNamespace(read=lambda: content), next_offset=len(batches)
         ),
     )
-    return read_chunk(log, 0, len(batches))  # type: ignore[arg-type]  # a fake of what is used
+    return read_chunk(log, 0, len(batches), decode_records)  # type: ignore[arg-type]  # a fake
 
 
 def test_a_batch_that_compaction_emptied_and_records_of_another_kind_are_passed_over() -> None:
