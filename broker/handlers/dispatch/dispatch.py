@@ -49,7 +49,7 @@ from strandline.broker.protocol.header import (
     frame_response,
 )
 from strandline.broker.protocol.messages.fetch import FetchRequest
-from strandline.broker.protocol.produce import decode_produce_request
+from strandline.broker.protocol.messages.produce import ProduceRequest
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.errors import MalformedRequest, UnsupportedVersion
 from strandline.broker.protocol.schema.schema import Request, Response
@@ -125,7 +125,7 @@ class Dispatcher:
             ):
                 return self._handle_large(header, body, peer, started_s, caller)
             if header.api_key is ApiKey.PRODUCE:
-                produce = decode_produce_request(header.api_version, body)
+                produce = decode_request(ProduceRequest, header.api_version, body)
                 answer = self._produce.handle(produce, header, size_bytes, started_s, peer)
             elif header.api_key is ApiKey.FETCH:
                 answer = self._fetch.handle_body(body, header, peer, started_s)

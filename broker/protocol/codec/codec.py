@@ -3,9 +3,6 @@
     decode_request   body of a request    -> typed message
     encode           typed message        -> list of buffers   (records are never joined or copied)
 
-`produce` has a hand-written decoder for the usual request. One for Fetch gained nothing: most of
-its cost is packing a partition's numbers, in both with one `struct` call.
-
 Decoding raises MalformedRequest or nothing, whatever the bytes are. It takes no more memory than a
 small multiple of the body, and bodies without records are bounded.
 """

@@ -195,11 +195,10 @@ class DecoderSource(Source):
             self.line(f"{target} = unpack_many({element.code!r}, {n}, data, p)")
             self.line(f"p += {n} * {element.size_bytes}")
             return
-        add = self.fresh("add")
-        self.line(f"{target} = []; {add} = {target}.append")
+        self.line(f"{target} = []")
         self.line(f"for _ in range({n}):")
         self.depth += 1
-        self.line(f"{add}({self.value(element, where, False)})")
+        self.line(f"{target}.append({self.value(element, where, False)})")
         self.depth -= 1
 
     def tags(self, cls: type[Struct], values: dict[str, str]) -> None:
