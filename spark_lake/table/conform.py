@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.spark_lake.table.store import PartitionRows
+
 
 def conform(rows: Any, schema: Any) -> Any:
     """The `pyarrow.Table` with the columns of `schema`. Raises ArrowInvalid for a lossy cast."""
@@ -79,7 +81,21 @@ def _is_list(kind: Any) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def has_key(keys: Any, key: Sequence[Any]) -> Any:
+def columns_of(schema: Any, columns: Sequence[str] | None) -> Any:
+    """The `pyarrow.Schema` of some columns; None: of all."""
+    return schema if columns is None else pa.schema([schema.field(one) for one in columns])
+
+
+def cut_by(keys: Any, rows: Any) -> Iterator[PartitionRows]:
+    """The rows of a `pyarrow.RecordBatch` by the values of the `pyarrow.Table` beside it."""
+    found = keys.group_by(keys.column_names, use_threads=False).aggregate([]).to_pylist()
+    for one in found:
+        key = tuple(one[name] for name in keys.column_names)
+        is_all = len(found) == 1
+        yield PartitionRows(key=key, rows=rows if is_all else rows.filter(_has_key(keys, key)))
+
+
+def _has_key(keys: Any, key: Sequence[Any]) -> Any:
     """A mask of the rows whose columns `keys` have these values, nulls too."""
     wanted: Any = None
     for number, value in enumerate(key):

@@ -52,6 +52,7 @@ from strandline.spark_lake.table.errors import (
     naming_table,
 )
 from strandline.spark_lake.table.iceberg.places import DELTA_LOG, names_in, place_of
+from strandline.spark_lake.table.iceberg.writer import delete_files
 from strandline.spark_lake.table.offsets import WIDENED_PROPERTY, TableOffsets, widened
 from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
 from strandline.storage.clock import SystemClock
@@ -214,7 +215,7 @@ class DeltaStore:
                 self.io.delete(self._offsets_path(_number(commit_id)))
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
-        self.writer(uuid.uuid4().hex).discard(files)
+        delete_files(self.io, files)
 
     @property
     def loaded(self) -> DeltaTable:

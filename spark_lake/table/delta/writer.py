@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
-from strandline.spark_lake.table.conform import conform, has_key
+from strandline.spark_lake.table.conform import columns_of, conform, cut_by
 from strandline.spark_lake.table.errors import failed
-from strandline.spark_lake.table.store import FileRole, PartitionRows, WrittenFile
+from strandline.spark_lake.table.iceberg.writer import delete_files
+from strandline.spark_lake.table.store import PartitionRows, WrittenFile
 
 DAY_SUFFIX = "_day"
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -56,10 +57,7 @@ class DeltaWriter:
             yield PartitionRows(key=(), rows=rows)
             return
         keys = pa.table([self._values(rows, one) for one in self.partition_by], self.partition_by)
-        groups = keys.group_by(list(self.partition_by), use_threads=False).aggregate([])
-        for found in groups.to_pylist():
-            key = tuple(found[name] for name in self.partition_by)
-            yield PartitionRows(key=key, rows=rows.filter(has_key(keys, key)))
+        yield from cut_by(keys, rows)
 
     def write(self, key: Any, batches: Sequence[Any]) -> WrittenFile:
         rows = pa.Table.from_batches(batches)
@@ -85,9 +83,7 @@ class DeltaWriter:
         )
 
     def read(self, file: WrittenFile, columns: Sequence[str] | None = None) -> Any:
-        wanted = self.schema
-        if columns is not None:
-            wanted = pa.schema([wanted.field(one) for one in columns])
+        wanted = columns_of(self.schema, columns)
         try:
             with self.io.new_input(file.path).open() as source:
                 parquet = pq.ParquetFile(source)
@@ -105,13 +101,7 @@ class DeltaWriter:
         return replace(self, attempt=uuid.uuid4(), _file_count=0)
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
-        for one in files:
-            if one.role is FileRole.REMOVED:
-                continue
-            try:
-                self.io.delete(one.path)
-            except Exception:
-                continue
+        delete_files(self.io, files)
 
     def _values(self, rows: Any, column: str) -> Any:
         if column in rows.schema.names:

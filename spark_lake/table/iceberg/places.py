@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import pyarrow.fs as pf
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from strandline.spark_lake.table.errors import TableUnavailable
@@ -51,6 +54,16 @@ def names_in(io: Any, location: str) -> set[str]:
     system, path, _ = place_of(io, location)
     found = system.get_file_info(pf.FileSelector(path, allow_not_found=True))
     return {one.base_name for one in found}
+
+
+def delete_paths(io: FileIO, paths: Iterable[str]) -> int:
+    """Deletes what it can, and returns how many that were."""
+    deleted = 0
+    for path in paths:
+        with suppress(Exception):
+            io.delete(path)
+            deleted += 1
+    return deleted
 
 
 def place_of(io: Any, location: str) -> tuple[pf.FileSystem, str, str]:

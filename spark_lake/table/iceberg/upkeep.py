@@ -23,14 +23,21 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
-from strandline.spark_lake.table.conform import conform
+from strandline.spark_lake.table.conform import columns_of, conform
 from strandline.spark_lake.table.errors import (
     FilesOutdated,
     TableRefused,
     naming_table,
 )
-from strandline.spark_lake.table.iceberg.places import FOLDERS, normalized, other_table, place_of
+from strandline.spark_lake.table.iceberg.places import (
+    FOLDERS,
+    delete_paths,
+    normalized,
+    other_table,
+    place_of,
+)
 from strandline.spark_lake.table.iceberg.store import IcebergStore, remove_snapshots
+from strandline.spark_lake.table.iceberg.writer import names_by_id
 from strandline.spark_lake.table.offsets import TableOffsets
 from strandline.spark_lake.table.store import FileWriter, WrittenFile
 from strandline.spark_lake.table.upkeep.maintain import (
@@ -44,7 +51,6 @@ from strandline.storage.clock import SystemClock
 
 # Rows in memory while a file is read.
 BATCH_ROWS = 32 * 1024
-_FIELD_ID = b"PARQUET:field_id"
 
 
 class IcebergTable:
@@ -99,21 +105,15 @@ class IcebergTable:
             ]
 
     def read(self, file: LiveFile, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        wanted = self.schema
-        if columns is not None:
-            wanted = pa.schema([wanted.field(one) for one in columns])
-        ids = {one.metadata[_FIELD_ID]: one.name for one in wanted}
+        wanted = columns_of(self.schema, columns)
         with (
             naming_table(self._store.name, f"read {file.path} of"),
-            self._open(file.path) as source,
+            self._table.io.new_input(file.path).open() as source,
         ):
             parquet = pq.ParquetFile(source)
-            known = parquet.schema_arrow
-            names = [one.name for one in known if (one.metadata or {}).get(_FIELD_ID) in ids]
-            for batch in parquet.iter_batches(BATCH_ROWS, columns=names):
-                rows = pa.Table.from_batches([batch])
-                renamed = [ids[known.field(one).metadata[_FIELD_ID]] for one in rows.column_names]
-                rows = rows.rename_columns(renamed)
+            known = names_by_id(parquet.schema_arrow, wanted)
+            for batch in parquet.iter_batches(BATCH_ROWS, columns=list(known)):
+                rows = pa.Table.from_batches([batch]).rename_columns(known)
                 yield from conform(rows, wanted).combine_chunks().to_batches()
 
     def replace(
@@ -185,14 +185,7 @@ class IcebergTable:
         return {normalized(table.io, one, table.location()) for one in named}
 
     def delete(self, paths: Sequence[str]) -> int:
-        deleted = 0
-        for path in paths:
-            try:
-                self._table.io.delete(path)
-            except Exception:
-                continue
-            deleted += 1
-        return deleted
+        return delete_paths(self._table.io, paths)
 
     def _refuse_other_table(self, named: set[str]) -> None:
         """Files of a table of another catalog would look like orphans."""
@@ -204,10 +197,6 @@ class IcebergTable:
                 " nothing was deleted. Give one of the two a --warehouse of its own, or delete"
                 " the metadata files of the one that is no longer used"
             )
-
-    def _open(self, path: str) -> Any:
-        system, place, _ = place_of(self._table.io, path)
-        return system.open_input_file(place)
 
     @property
     def _table(self) -> Table:

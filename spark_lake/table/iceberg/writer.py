@@ -21,9 +21,10 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
 
-from strandline.spark_lake.table.conform import conform, has_key
+from strandline.spark_lake.table.conform import columns_of, conform, cut_by
 from strandline.spark_lake.table.errors import failed
 from strandline.spark_lake.table.iceberg.layout import sort_order_id
+from strandline.spark_lake.table.iceberg.places import delete_paths
 from strandline.spark_lake.table.store import FileRole, PartitionRows, WrittenFile
 
 _FIELD_ID = b"PARQUET:field_id"
@@ -53,24 +54,15 @@ class IcebergWriter:
 
     def read(self, file: WrittenFile, columns: Sequence[str] | None = None) -> Any:
         """Not by pyiceberg, whose reader makes a null list an empty one."""
-        wanted = self.schema
-        if columns is not None:
-            wanted = pa.schema([wanted.field(one) for one in columns])
-        names = {one.metadata[_FIELD_ID]: one.name for one in wanted}
+        wanted = columns_of(self.schema, columns)
         try:
             with self.io.new_input(file.path).open() as source:
                 parquet = pq.ParquetFile(source)
-                # By id: somebody may have renamed a column since then.
-                known = [
-                    one
-                    for one in parquet.schema_arrow
-                    if (one.metadata or {}).get(_FIELD_ID) in names
-                ]
-                rows = parquet.read([one.name for one in known])
+                known = names_by_id(parquet.schema_arrow, wanted)
+                rows = parquet.read(list(known))
         except (OSError, pa.ArrowException) as error:
             raise failed("read", file.path, error) from error
-        renamed = rows.rename_columns([names[one.metadata[_FIELD_ID]] for one in known])
-        return conform(renamed, wanted)
+        return conform(rows.rename_columns(known), wanted)
 
     def cut(self, rows: Any) -> Iterable[PartitionRows]:
         """By the values of the partition fields; a key is the tuple of them."""
@@ -83,15 +75,9 @@ class IcebergWriter:
             source = schema.find_field(one.source_id)
             column = rows.column(schema.find_column_name(one.source_id))
             values.append(one.transform.pyarrow_transform(source.field_type)(column))
-        names = [str(number) for number in range(len(values))]
-        keys = pa.table(values, names=names)
-        found = keys.group_by(names, use_threads=False).aggregate([]).to_pylist()
-        for one_key in found:
-            key = tuple(one_key[name] for name in names)
-            if len(found) == 1:
-                yield PartitionRows(key=key, rows=rows)
-                return
-            yield PartitionRows(key=key, rows=rows.filter(has_key(keys, key)))
+        yield from cut_by(
+            pa.table(values, names=[str(place) for place in range(len(values))]), rows
+        )
 
     def write(self, key: Any, batches: Sequence[Any]) -> WrittenFile:
         spec, schema = self.metadata.spec(), self.metadata.schema()
@@ -141,6 +127,13 @@ class IcebergWriter:
         delete_files(self.io, files)
 
 
+def names_by_id(file_schema: Any, wanted: Any) -> dict[str, str]:
+    """The names in `wanted` of a file's columns, by field id: somebody may have renamed one."""
+    names = {one.metadata[_FIELD_ID]: one.name for one in wanted}
+    ids = {one.name: (one.metadata or {}).get(_FIELD_ID) for one in file_schema}
+    return {name: names[field_id] for name, field_id in ids.items() if field_id in names}
+
+
 def reopen_file(io: FileIO, metadata: TableMetadata, path: str) -> WrittenFile:
     """A file that another process wrote. Raises what `io` and pyarrow raise."""
     made = parquet_file_to_data_file(io, metadata, path)
@@ -159,10 +152,4 @@ def written_file(made: DataFile, spec_id: int) -> WrittenFile:
 
 def delete_files(io: FileIO, files: Sequence[WrittenFile]) -> None:
     """Deletes what it can, never a file of the table."""
-    for one in files:
-        if one.role is FileRole.REMOVED:
-            continue
-        try:
-            io.delete(one.path)
-        except Exception:
-            continue
+    delete_paths(io, [one.path for one in files if one.role is not FileRole.REMOVED])
