@@ -27,7 +27,7 @@ from strandline.storage.records.batch.batch import HEADER, HEADER_BYTES
 from strandline.storage.records.batch.record import Header, Record, encode_batch, with_crc
 from strandline.storage.records.compression import Codec, compress
 from strandline.storage.remote.segment.meta import TAIL_BYTES
-from strandline.storage.tiering.copy.segment_walk import plain_walk
+from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk
 from tests.support.old_formats import CODECS
 from tests.unit.spark_lake.archive.old_archive import (
     RECORDS,
@@ -514,7 +514,7 @@ def test_segments_of_old_messages_are_left_to_python(spark: SparkSession, tmp_pa
     archive.add_topic("t")
     path = tmp_path / "segment"
     path.write_bytes(b"".join(old_and_new(1, CODECS["gzip"])))
-    archived = archive_as_the_copier_does(archive, path, plain_walk)
+    archived = archive_as_the_copier_does(archive, path, AdaptiveWalk())
     # Behind them one of today, of a later start of the broker.
     archive.add_segment("t", [made(archived.end_offset, 7)], leader_epoch=1)
     query = make_query(archive.url, "t", options={"maxRecordsPerPartition": 2 * RECORDS})

@@ -35,7 +35,6 @@ from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.tiering.audit.segment_download import SegmentDownloads
 from strandline.storage.tiering.copy.inspection import Offsets, inspect_segment
 from strandline.storage.tiering.copy.segment_sections import sections_of
-from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk
 
 # A busy partition commits every few seconds, and a repair downloads a segment meanwhile.
 ATTEMPTS_MAX = 10
@@ -134,7 +133,6 @@ def _with_new_meta(
             path,
             base_offset=old.base_offset,
             end_offset=old.end_offset,
-            walk=AdaptiveWalk(),
             # Missing records show in the checksum.
             offsets=Offsets.SOME,
         )

@@ -56,7 +56,6 @@ from strandline.storage.tiering.audit.findings import (
 from strandline.storage.tiering.audit.segment_download import SegmentDownloads
 from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts, inspect_segment
 from strandline.storage.tiering.copy.segment_sections import statistics_of
-from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk
 from strandline.storage.tiering.partition.older_manifest import (
     ArchivedEpochs,
     is_beyond,
@@ -271,7 +270,6 @@ class Scrub:
                     path,
                     base_offset=entry.base_offset,
                     end_offset=entry.end_offset,
-                    walk=AdaptiveWalk(),
                     # Missing records show in the size, the checksum and the record count.
                     offsets=Offsets.SOME,
                 )

@@ -32,9 +32,9 @@ from strandline.storage.records.columns.key_filter import KeyFilter, KeyFilterBu
 from strandline.storage.system import crc32c
 from strandline.storage.tiering.copy.segment_walk import (
     NO_BOUNDS,
+    AdaptiveWalk,
     TimestampBounds,
     Walk,
-    plain_walk,
 )
 
 # The lake skips a chunk whose timestamps do not fit: small enough to skip well, large enough that
@@ -92,10 +92,10 @@ def inspect_segment(
     *,
     base_offset: Offset,
     end_offset: Offset,
-    walk: Walk = plain_walk,
+    walk: Walk | None = None,
     offsets: Offsets = Offsets.EVERY,
 ) -> SegmentFacts:
-    """Reads the segment file once, from its first byte to its last.
+    """Reads the segment file once, from its first byte to its last; `walk` None takes a new one.
 
     Raises CorruptRecords if a batch fails its CRC or the offsets are not [base_offset, end_offset)
     (with SOME: not in there), DiskError if the file cannot be read.
@@ -114,7 +114,7 @@ def inspect_segment(
         memoryview(mapped),
         base_offset=base_offset,
         end_offset=end_offset,
-        walk=walk,
+        walk=walk or AdaptiveWalk(),
         offsets=offsets,
     )
 

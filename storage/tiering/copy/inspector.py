@@ -20,7 +20,7 @@ from strandline.storage.model import Offset
 from strandline.storage.system.child_process import ChildFailed, ChildOwner, connect_to_parent
 from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts, inspect_segment
 from strandline.storage.tiering.copy.recompression import Recompression, recompress_segment
-from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk, Walk, plain_walk
+from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk, Walk
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -80,7 +80,7 @@ class SegmentInspector(ChildOwner):
             self.stop()
 
 
-def carry_out(request: InspectionRequest, walk: Walk = plain_walk) -> SegmentFacts:
+def carry_out(request: InspectionRequest, walk: Walk | None = None) -> SegmentFacts:
     """Inspects in this process. Raises CorruptRecords, DiskError."""
     path, rewritten = request.path, None
     if request.recompression is not None:

@@ -1,7 +1,7 @@
 """Walks over the batches of a segment, checks each, and finds the timestamp bounds of its records.
 
-    plain_walk      in Python                          a tenth of the speed, and ready at once
-    AdaptiveWalk    in Python, then compiled loops     after enough records to make these pay
+    in Python          a tenth of the speed, and ready at once
+    compiled loops     after enough records to make these pay
 
 Both add the keys to a filter; a test checks that they have the same result.
 """
@@ -51,12 +51,6 @@ NO_BOUNDS = TimestampBounds(NO_TIMESTAMP, NO_TIMESTAMP)
 # records; None if these cannot be read. Raises CorruptRecords if a header is wrong.
 BoundedBatch = tuple[Batch, TimestampBounds | None]
 Walk = Callable[[memoryview, KeyFilterBuilder], Iterator[BoundedBatch]]
-
-
-def plain_walk(view: memoryview, keys: KeyFilterBuilder) -> Iterator[BoundedBatch]:
-    """Yields the walk in plain Python."""
-    for batch in walk(view, verify_crc=True):
-        yield batch, _read(walk_bounds, batch.encoded(view), batch.header, keys)
 
 
 class AdaptiveWalk:

@@ -31,7 +31,7 @@ from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import Section
 from strandline.storage.tiering.copy.inspection import Offsets, inspect_records
 from strandline.storage.tiering.copy.segment_sections import sections_of
-from strandline.storage.tiering.copy.segment_walk import plain_walk
+from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder
 
 KEYS = (None, b"", b"\x00", b"k1", b"k2", "é".encode(), b"K1", b"k1 ", b"k" * 300)
@@ -243,7 +243,7 @@ class RandomArchive:
             memoryview(content),
             base_offset=start,
             end_offset=end,
-            walk=plain_walk,
+            walk=AdaptiveWalk(),
             offsets=Offsets.SOME,
         )
         # As the copier writes them: whatever touches the segment, wherever its marker lies.

@@ -11,7 +11,7 @@ from strandline.spark_lake.archive.old_segments import old_partitions
 from strandline.spark_lake.plan.planner import Skip
 from strandline.spark_lake.query.arrow_scan import make_query
 from strandline.storage.records.batch.record import encode_batch
-from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk, Walk, plain_walk
+from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk, Walk
 from tests.support.old_formats import CODECS
 from tests.unit.spark_lake.archive.old_archive import (
     RECORDS,
@@ -22,7 +22,7 @@ from tests.unit.spark_lake.archive.old_archive import (
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder
 
 
-@pytest.mark.parametrize("walk", [plain_walk, AdaptiveWalk(plain_records_max=0)])
+@pytest.mark.parametrize("walk", [AdaptiveWalk(), AdaptiveWalk(plain_records_max=0)])
 @pytest.mark.parametrize(
     ("magic", "codec"), [(magic, codec) for magic in (0, 1) for codec in CODECS.values()]
 )

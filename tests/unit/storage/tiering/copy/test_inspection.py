@@ -16,7 +16,7 @@ from strandline.storage.tiering.copy.inspection import (
     chunk_bytes,
     inspect_segment,
 )
-from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk, Walk, plain_walk
+from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk, Walk
 from tests.unit.storage.tiering.copy.inspected import BASE_MS, batch, inspect
 
 MIB = 1024 * 1024
@@ -100,7 +100,7 @@ def test_records_that_cannot_be_read_do_not_keep_a_segment_out_of_the_archive(pa
     assert facts.key_filter is None
 
 
-@pytest.mark.parametrize("walk", [plain_walk, AdaptiveWalk(plain_records_max=0)])
+@pytest.mark.parametrize("walk", [AdaptiveWalk(), AdaptiveWalk(plain_records_max=0)])
 @pytest.mark.parametrize(
     "delta",
     [

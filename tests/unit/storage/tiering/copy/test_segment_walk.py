@@ -14,7 +14,7 @@ from strandline.storage.records.compression import Codec
 from strandline.storage.tiering.copy.inspection import (
     inspect_segment,
 )
-from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk, plain_walk
+from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk
 from tests.unit.storage.tiering.copy.inspected import BASE_MS, batch, inspect
 
 
@@ -104,7 +104,7 @@ def test_the_compiled_walk_finds_what_the_plain_one_does_whatever_the_batches_ar
     found = [
         inspect_segment(path, base_offset=0, end_offset=offset, walk=walk)
         for walk in (
-            plain_walk,
+            AdaptiveWalk(),
             AdaptiveWalk(plain_records_max=0),
             AdaptiveWalk(plain_records_max=300),
         )
