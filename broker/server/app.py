@@ -61,7 +61,7 @@ from strandline.broker.server.late_transactions import LateTransactions
 from strandline.broker.server.process import GarbageCollector, notify_manager, print_or_log
 from strandline.broker.server.sasl import ConnectionHandlers, check_sasl
 from strandline.broker.server.workers import Workers
-from strandline.broker.telemetry.collector import MetricsCollector
+from strandline.broker.telemetry.collector import metrics_page
 from strandline.broker.telemetry.http_server import MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.sources import Sources
@@ -472,7 +472,7 @@ class Broker:
             remote_pools=self._workers.remote_pools(),
             cleaner=self._cleaner.figures,
         )
-        server = MetricsServer(MetricsCollector(sources).page, self._why_not_ready)
+        server = MetricsServer(partial(metrics_page, sources), self._why_not_ready)
         try:
             port = await server.listen(listener.host, listener.port)
         except OSError as error:

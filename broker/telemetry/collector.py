@@ -75,27 +75,21 @@ _TRAFFIC: Mapping[str, Callable[[TopicTraffic], int]] = {
 }
 
 
-class MetricsCollector:
-    """Builds metrics pages; keeps no state between them."""
+def metrics_page(sources: Sources, wanted: PageFormat) -> Iterator[str]:
+    """The page in pieces of at most SAMPLES_PER_PIECE samples; the loop may run in between.
 
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-
-    def page(self, wanted: PageFormat) -> Iterator[str]:
-        """The page in pieces of at most SAMPLES_PER_PIECE samples; the loop may run in between.
-
-        An empty piece is a step of work without output. No piece takes a millisecond, however many
-        partitions and topics there are.
-        """
-        texts: LabelTexts = {}
-        for row in _Page(self._sources).families():
-            if row is None:
-                yield ""
-                continue
-            lines = write_family(*row, wanted, texts)
-            while piece := "".join(islice(lines, SAMPLES_PER_PIECE)):
-                yield piece
-        yield end_of(wanted)
+    An empty piece is a step of work without output. No piece takes a millisecond, however many
+    partitions and topics there are.
+    """
+    texts: LabelTexts = {}
+    for row in _Page(sources).families():
+        if row is None:
+            yield ""
+            continue
+        lines = write_family(*row, wanted, texts)
+        while piece := "".join(islice(lines, SAMPLES_PER_PIECE)):
+            yield piece
+    yield end_of(wanted)
 
 
 class _Page:

@@ -49,6 +49,10 @@ class OffsetRange:
     start_offset: Offset
     end_offset: Offset
 
+    @property
+    def offset_count(self) -> int:
+        return self.end_offset - self.start_offset
+
     def overlaps(self, part: PageRef | SegmentEntry) -> bool:
         return self.start_offset < part.end_offset and part.base_offset < self.end_offset
 

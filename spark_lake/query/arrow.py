@@ -72,10 +72,10 @@ class ArrowEncoder:
         match column:
             case "key":
                 assert decoded.key is not None
-                return _binary(pa.binary(), decoded.key, rows)
+                return _binary(decoded.key, rows)
             case "value" | "_raw":  # RAW_COLUMN
                 assert decoded.value is not None
-                return _binary(pa.binary(), decoded.value, rows)
+                return _binary(decoded.value, rows)
             case "topic":
                 return self._constant(column, rows, self._partition.topic, pa.string())
             case "partition":
@@ -146,9 +146,9 @@ def _numbers(kind: Any, values: npt.NDArray[np.int64] | npt.NDArray[np.int32]) -
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)], 0)
 
 
-def _binary(kind: Any, column: BinaryColumn, rows: int) -> Any:
+def _binary(column: BinaryColumn, rows: int) -> Any:
     buffers = [_bitmap(column.valid), pa.py_buffer(column.ends), pa.py_buffer(column.content)]
-    return pa.Array.from_buffers(kind, rows, buffers, column.null_count)
+    return pa.Array.from_buffers(pa.binary(), rows, buffers, column.null_count)
 
 
 def _bitmap(valid: npt.NDArray[np.uint8] | None) -> Any:
@@ -158,7 +158,7 @@ def _bitmap(valid: npt.NDArray[np.uint8] | None) -> Any:
 def _headers(headers: HeaderColumns, rows: int) -> Any:
     count = headers.header_count
     pairs = pa.StructArray.from_arrays(
-        [_header_keys(headers), _binary(pa.binary(), headers.values, count)], ["key", "value"]
+        [_header_keys(headers), _binary(headers.values, count)], ["key", "value"]
     )
     kind = schema_of([HEADERS_COLUMN]).field(0).type
     buffers = [_bitmap(headers.valid), pa.py_buffer(headers.ends)]
@@ -167,7 +167,7 @@ def _headers(headers: HeaderColumns, rows: int) -> Any:
 
 def _header_keys(headers: HeaderColumns) -> Any:
     """Header keys as text; invalid UTF-8 is replaced, as in Java."""
-    keys = _binary(pa.binary(), headers.keys, headers.header_count)
+    keys = _binary(headers.keys, headers.header_count)
     if headers.keys_are_ascii:
         return keys.view(pa.string())
     try:

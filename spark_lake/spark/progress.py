@@ -181,7 +181,8 @@ def admitted(
     ends = {partition: one.end_offset for partition, one in standing.waiting.items()}
     if offsets_max is not None:
         shared = _shared(
-            {partition: _length(one) for partition, one in standing.waiting.items()}, offsets_max
+            {partition: one.offset_count for partition, one in standing.waiting.items()},
+            offsets_max,
         )
         for partition, share in shared.items():
             ends[partition] = min(ends[partition], standing.waiting[partition].start_offset + share)
@@ -232,10 +233,6 @@ def _known_end(manifest: Manifest | None) -> Offset:
     Records read from pieces of an open segment wait for the upload of the closed segment.
     """
     return max(manifest.end_offset, manifest.tail_end_offset) if manifest else 0
-
-
-def _length(one: OffsetRange) -> int:
-    return one.end_offset - one.start_offset
 
 
 def _shared(sizes: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:

@@ -215,7 +215,7 @@ class StrandlineStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         # A run of trigger availableNow has to end.
         if wanted is None or self._target is not None:
             return False
-        new = sum(one.end_offset - one.start_offset for one in standing.waiting.values())
+        new = sum(one.offset_count for one in standing.waiting.values())
         now_s = SystemClock().monotonic_s()
         if self._triggered_s is not None and new < wanted:
             waited_ms = (now_s - self._triggered_s) * 1000

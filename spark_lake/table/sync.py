@@ -382,8 +382,7 @@ class Sync:
     def _left(
         self, view: TopicView, offsets: TableOffsets, ends: dict[TopicPartition, Offset]
     ) -> int:
-        wanted = self._missing(view, offsets, ends).values()
-        return sum(one.end_offset - one.start_offset for one in wanted)
+        return sum(one.offset_count for one in self._missing(view, offsets, ends).values())
 
     def _missing(
         self, view: TopicView, offsets: TableOffsets, ends: dict[TopicPartition, Offset]

@@ -186,7 +186,7 @@ class Check:
             if has.mode is Mode.APPEND:
                 plan = count_query.plan_ranges(reader, view.partitions, {place: found})
                 one.archive_rows = count_plan(count_query, plan, reader)
-                if one.archive_rows < _count(found) and not _has_transactions(plan):
+                if one.archive_rows < found.offset_count and not _has_transactions(plan):
                     batches = read_in_order(count_query, plan, reader, threads=default_threads())
                     self._left[one.partition] = _sorted(batches, "offset")
             else:
@@ -406,7 +406,7 @@ class Check:
         first, kept = sources[0], sources[0].kept
         text = first.table.property_of(WIDENED_PROPERTY)
         widenings = decode_widenings(text, source=f"table {first.table.name}")
-        left = {one: found for one, found in ranges.items() if _count(found)}
+        left = {one: found for one, found in ranges.items() if found.offset_count}
         while left:
             catalog = Catalog(reader)
             entries = {
@@ -555,10 +555,6 @@ def _passes(windows: Iterator[_Window]) -> Iterator[list[_Window]]:
         taken.append(one)
     if taken:
         yield taken
-
-
-def _count(one: OffsetRange) -> int:
-    return one.end_offset - one.start_offset
 
 
 def _end(taken: OffsetRange | None, left: OffsetRange) -> Offset:

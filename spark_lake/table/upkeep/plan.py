@@ -62,7 +62,7 @@ class TablePlan:
 
     @property
     def offset_count(self) -> int:
-        return sum(one.end_offset - one.start_offset for one in self.ranges.values())
+        return sum(one.offset_count for one in self.ranges.values())
 
     @property
     def gets(self) -> int:
