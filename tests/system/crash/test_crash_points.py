@@ -345,13 +345,13 @@ def test_an_upload_of_the_open_segment_that_dies_at_a_step_is_made_again(
         assert broker.alter_topic(TOPIC, {UPLOAD_MS: "200"}) == 0
     wait_for_death(broker)
     is_committed = point == TAIL_AFTER_COMMIT
-    assert tail_end(archive) == (end if is_committed else 0)
+    assert archive.tail_end_offset(TOPIC) == (end if is_committed else 0)
     dead = set(archive.uploads(ObjectKind.TAIL))
     assert len(dead) == 1
     assert orphan_keys(archive) == (set() if is_committed else dead)
 
     broker.start()
-    eventually(lambda: tail_end(archive) == end, timeout_s=WAIT_S)
+    eventually(lambda: archive.tail_end_offset(TOPIC) == end, timeout_s=WAIT_S)
     with broker.client(TOPIC) as client:
         assert client.read(0, end) == open_batches
     assert orphan_keys(archive) == (set() if is_committed else dead)
@@ -364,11 +364,6 @@ def test_an_upload_of_the_open_segment_that_dies_at_a_step_is_made_again(
     broker.start()
     with broker.client(TOPIC) as client:
         assert client.read(0, end) == open_batches
-
-
-def tail_end(archive: Archive) -> int:
-    manifest = archive.manifest(TOPIC)
-    return 0 if manifest is None else manifest.tail_end_offset
 
 
 @pytest.mark.parametrize("point", PURGE_POINTS)

@@ -27,7 +27,7 @@ from strandline.spark_lake import scan
 from strandline.storage.local.inspect.verify import verify_folders
 from strandline.storage.remote.manifest.json_document import encode_document
 from tests.support.broker import BrokerProcess, eventually
-from tests.system.restart.written import unpack
+from tests.system.restart.written import archive_settings, expected_of, unpack
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
@@ -47,18 +47,8 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return unpacked(request.param, tmp_path)
 
 
-def expected_of(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "expected.json").read_bytes())
-    return content
-
-
 def settings_of(folder: Path) -> dict[str, str]:
-    return {
-        "remote.log.storage.system.enable": "true",
-        "strandline.remote.url": f"file://{folder}/bucket",
-        "log.retention.ms": "-1",
-        "offsets.topic.num.partitions": "1",
-    }
+    return {**archive_settings(folder), "offsets.topic.num.partitions": "1"}
 
 
 def bytes_of(text: str | None) -> bytes | None:

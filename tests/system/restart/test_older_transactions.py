@@ -9,9 +9,7 @@ format that changes gets another archive beside it.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,11 +18,10 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.spark_lake import scan
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
-from tests.system.calls import fetch
 from tests.system.group_calls import committed
-from tests.system.restart.written import unpack
+from tests.system.restart.written import archive_settings, expected_of, unpack
 from tests.system.transactions.admin_calls import describe
-from tests.system.transactions.committed import committed_values
+from tests.system.transactions.committed import committed_values, is_stable
 from tests.system.transactions.wire_producer import WireProducer
 
 pytestmark = pytest.mark.slow
@@ -40,16 +37,9 @@ def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def expected_of(folder: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "expected.json").read_bytes())
-    return content
-
-
 def settings_of(folder: Path) -> dict[str, str]:
     return {
-        "remote.log.storage.system.enable": "true",
-        "strandline.remote.url": f"file://{folder}/bucket",
-        "log.retention.ms": "-1",
+        **archive_settings(folder),
         # What is open was begun long ago.
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "3600000",
     }
@@ -104,7 +94,7 @@ def test_the_bucket_alone_has_what_was_committed(
         BrokerProcess(restored, settings=settings_of(written)) as broker,
         WireClient(broker.port) as client,
     ):
-        eventually(lambda: is_stable(client))
+        eventually(lambda: is_stable(client, TOPIC))
         assert beginnings(client) == expected["committed"]
         # When the bucket was written last, this one was open too.
         del expected["offsets"]["group deciding"]
@@ -112,8 +102,3 @@ def test_the_bucket_alone_has_what_was_committed(
         assert found == expected["offsets"]
         assert offset_of(client, "group deciding") == -1
         assert offset_of(client, expected["open"]["group"]) == -1
-
-
-def is_stable(client: WireClient) -> bool:
-    answer = fetch(client, TOPIC, 0)
-    return answer.last_stable_offset == answer.high_watermark

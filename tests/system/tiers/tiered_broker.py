@@ -116,6 +116,11 @@ class Archive:
         manifest = self.manifest(topic, partition)
         return 0 if manifest is None or manifest.is_empty else manifest.end_offset
 
+    def tail_end_offset(self, topic: str) -> int:
+        """The same with the pieces of the open segment."""
+        manifest = self.manifest(topic)
+        return 0 if manifest is None else manifest.tail_end_offset
+
     def segments(self, topic: str, partition: int = 0) -> tuple[SegmentEntry, ...]:
         """The committed segments, checked to follow each other without a gap."""
         manifest = self.manifest(topic, partition)

@@ -31,6 +31,12 @@ def committed_values(client: WireClient, topic: str, *, partition: int = 0) -> l
         offset = end_offset
 
 
+def is_stable(client: WireClient, topic: str, *, partition: int = 0) -> bool:
+    """Whether the partition is served, and no transaction is open in it any more."""
+    answer = fetch(client, topic, 0, partition=partition)
+    return answer.error_code == 0 and answer.last_stable_offset == answer.high_watermark
+
+
 def take_committed(answer: FetchResponsePartition, offset: int, values: list[bytes]) -> int:
     """Adds the committed values from `offset` on; returns where the answer ends.
 

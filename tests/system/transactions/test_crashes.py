@@ -19,9 +19,9 @@ from strandline.storage.crash_points import (
 )
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
-from tests.system.calls import create_topic, fetch
+from tests.system.calls import create_topic
 from tests.system.group_calls import committed
-from tests.system.transactions.committed import committed_values
+from tests.system.transactions.committed import committed_values, is_stable
 from tests.system.transactions.wire_producer import WireProducer
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
@@ -52,12 +52,6 @@ def write_everywhere(producer: WireProducer, value: bytes) -> None:
     assert producer.send_offset(GROUP, "t", 5) is ErrorCode.NONE
 
 
-def is_stable(client: WireClient) -> bool:
-    """Whether no transaction is open any more."""
-    answers = [fetch(client, "t", 0, partition=index) for index in range(PARTITIONS)]
-    return all(one.last_stable_offset == one.high_watermark for one in answers)
-
-
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("is_commit", [True, False])
@@ -75,7 +69,9 @@ def test_a_kill_at_any_step_leaves_the_outcome_as_it_was_decided(
     restart(dying)
     with WireClient(dying.port) as client:
         # It ends by itself: nobody asks for it again.
-        assert eventually(lambda: is_stable(client))
+        assert eventually(
+            lambda: all(is_stable(client, "t", partition=n) for n in range(PARTITIONS))
+        )
         seen = [committed_values(client, "t", partition=index) for index in range(PARTITIONS)]
         assert seen == [[b"v"] if is_commit else []] * PARTITIONS
         assert eventually(lambda: committed(client, GROUP, "t") == (5 if is_commit else -1))

@@ -20,10 +20,10 @@ from strandline.storage.records.batch.any_batch import walk
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.metrics import METRICS_ON, metric
 from tests.support.wire import WireClient
-from tests.system.calls import KEEP_EVERYTHING, batch, create_topic, fetch, produce
+from tests.system.calls import KEEP_EVERYTHING, batch, create_topic, produce
 from tests.system.group_calls import committed
 from tests.system.transactions.admin_calls import describe
-from tests.system.transactions.committed import committed_values
+from tests.system.transactions.committed import committed_values, is_stable
 from tests.system.transactions.wire_producer import WireProducer
 
 pytestmark = pytest.mark.slow
@@ -71,11 +71,6 @@ def log_file(broker: BrokerProcess, partition: str) -> Path:
     return found
 
 
-def is_stable(client: WireClient, partition: int = 0) -> bool:
-    answer = fetch(client, "t", 0, partition=partition)
-    return answer.last_stable_offset == answer.high_watermark
-
-
 def state_of(client: WireClient, producer: WireProducer) -> str:
     return describe(client, producer.transactional_id).transaction_state
 
@@ -99,8 +94,8 @@ def test_markers_wait_for_room_on_a_full_disk_and_the_transaction_then_ends(
             eventually(lambda: metric(two_folders, WAITING_MARKERS) == 1)
             assert state_of(client, producer).startswith("Prepare")
             # What has room has its marker; the big one waits, and says so.
-            assert eventually(lambda: is_stable(client, 1))
-            assert not is_stable(client, 0)
+            assert eventually(lambda: is_stable(client, "t", partition=1))
+            assert not is_stable(client, "t")
             assert committed_values(client, "t", partition=0) == []
             assert "transaction marker not written" in two_folders.log_text()
             late = WireProducer(client, "tx", version=version)
@@ -110,7 +105,7 @@ def test_markers_wait_for_room_on_a_full_disk_and_the_transaction_then_ends(
         if is_killed:
             two_folders.start()
     with WireClient(two_folders.port) as client:
-        assert eventually(lambda: is_stable(client, 0))
+        assert eventually(lambda: is_stable(client, "t"))
         kept = [[BIG], [b"small"]] if is_commit else [[], []]
         assert [committed_values(client, "t", partition=index) for index in (0, 1)] == kept
         assert eventually(lambda: committed(client, GROUP, "t") == (5 if is_commit else -1))
@@ -134,7 +129,7 @@ def test_an_end_that_finds_no_room_changes_nothing_and_may_be_asked_for_again(
         with full_at(two_folders, 0):
             assert producer.commit() is ErrorCode.NOT_COORDINATOR
             assert state_of(client, producer) == "Ongoing"
-            assert not is_stable(client)
+            assert not is_stable(client, "t")
         assert producer.commit() is NONE
         assert committed_values(client, "t") == [b"v"]
 
@@ -190,7 +185,7 @@ def test_markers_wait_for_a_folder_that_is_away_and_the_transaction_then_ends(
         assert committed_values(client, "t", partition=1 - lost) == [b"v"]
         (folder / "gone").rename(away)
         eventually(lambda: state_of(client, producer) == "CompleteCommit")
-        assert is_stable(client, lost)
+        assert is_stable(client, "t", partition=lost)
         assert committed_values(client, "t", partition=lost)[:1] == [b"v"]
 
 
@@ -219,7 +214,7 @@ def test_a_transaction_gets_its_lost_end_although_a_clean_stop_came_before_it(
     gone.rename(coordinators)
     two_folders.start()
     with WireClient(two_folders.port) as client:
-        eventually(lambda: is_stable(client))
+        eventually(lambda: is_stable(client, "t"))
         assert committed_values(client, "t") == [b"v"]
 
 
@@ -235,5 +230,5 @@ def test_a_transaction_aborts_whose_coordinator_was_lost_with_its_folder(
     shutil.rmtree(log_file(two_folders, "__transaction_state-0").parents[1])
     two_folders.start()
     with WireClient(two_folders.port) as client:
-        eventually(lambda: is_stable(client))
+        eventually(lambda: is_stable(client, "t"))
         assert committed_values(client, "t") == []

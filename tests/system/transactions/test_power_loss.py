@@ -22,9 +22,9 @@ from strandline.storage.crash_points import (
 from strandline.storage.records.batch.any_batch import iter_records, walk
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
-from tests.system.calls import KEEP_EVERYTHING, create_topic, delete_topic, fetch
+from tests.system.calls import KEEP_EVERYTHING, create_topic, delete_topic
 from tests.system.group_calls import committed
-from tests.system.transactions.committed import committed_values
+from tests.system.transactions.committed import committed_values, is_stable
 from tests.system.transactions.going_on import retried, write_on
 from tests.system.transactions.wire_producer import WireProducer
 
@@ -73,14 +73,9 @@ def cut_before_the_last_batches(path: Path, count: int) -> None:
     os.truncate(path, positions[-count])
 
 
-def is_stable(client: WireClient, partition: int) -> bool:
-    answer = fetch(client, "t", 0, partition=partition)
-    return answer.error_code == 0 and answer.last_stable_offset == answer.high_watermark
-
-
 def wait_until_stable(client: WireClient) -> None:
     for partition in range(PARTITIONS):
-        eventually(lambda: is_stable(client, partition))  # noqa: B023
+        eventually(lambda: is_stable(client, "t", partition=partition))  # noqa: B023
 
 
 def a_producer(client: WireClient, version: int, *, partitions: int = 1) -> WireProducer:
@@ -215,7 +210,7 @@ def test_a_transaction_that_the_coordinator_lost_is_aborted_and_its_producer_fen
     broker.start()
     with WireClient(broker.port) as client:
         producer.client = client
-        eventually(lambda: is_stable(client, 0))
+        eventually(lambda: is_stable(client, "t"))
         assert committed_values(client, "t") == []
         assert producer.write("t", b"more") is not NONE
         producer.begin()
@@ -267,7 +262,7 @@ def test_a_power_loss_over_a_power_loss_leaves_the_outcome_as_it_was_decided(
         assert values_in(path) == [b"decided"]
         broker.start()
         with WireClient(broker.port) as client:
-            eventually(lambda: is_stable(client, 0))
+            eventually(lambda: is_stable(client, "t"))
             assert committed_values(client, "t") == ([b"decided"] if is_commit else [])
 
 
@@ -295,7 +290,7 @@ def test_a_decision_ends_its_own_transaction_and_not_the_next_one_of_its_produce
         producer.client = client
         if not is_next_decided:
             assert retried(producer.commit) is not NONE
-        eventually(lambda: is_stable(client, 0))
+        eventually(lambda: is_stable(client, "t"))
         assert committed_values(client, "t") == decided
         write_on(producer, "t", [b"a", b"b"], refused_max=1)
         assert committed_values(client, "t") == [*decided, b"a", b"b"]
@@ -317,7 +312,7 @@ def test_a_decision_ends_nothing_in_a_later_topic_of_the_same_name(
     cut_before_the_last_batches(log_file(broker, STATE), 1)
     broker.start()
     with WireClient(broker.port) as client:
-        eventually(lambda: is_stable(client, 0))
+        eventually(lambda: is_stable(client, "t"))
         assert committed_values(client, "t") == []
 
 
@@ -391,7 +386,7 @@ def test_no_part_of_a_transaction_commits_whose_other_part_was_aborted(
     broker.start()
     with WireClient(broker.port) as client:
         producer.client = client
-        eventually(lambda: is_stable(client, 0))
+        eventually(lambda: is_stable(client, "t"))
         assert producer.try_send("t", b"rest", partition=1) is not NONE
         assert producer.commit() is not NONE
         assert committed_values(client, "t", partition=1) == []

@@ -20,7 +20,7 @@ from tests.system.tiers.conftest import MakeBroker, archive, make_broker
 from tests.system.tiers.restoring import run_restore
 from tests.system.tiers.tiered_broker import TIERED, WAIT_S, Archive
 from tests.system.transactions.admin_calls import describe
-from tests.system.transactions.committed import committed_values
+from tests.system.transactions.committed import committed_values, is_stable
 from tests.system.transactions.going_on import write_on
 from tests.system.transactions.wire_producer import WireProducer
 
@@ -61,7 +61,7 @@ def test_a_restore_commits_what_was_committed_and_aborts_what_was_open(
         zombie.send(TOPIC, b"open")
         assert zombie.send_offset(GROUP, TOPIC, 9) is ErrorCode.NONE
         end_offset = fetch(client, TOPIC, 0).high_watermark
-        eventually(lambda: archived_end(archive) == end_offset, timeout_s=WAIT_S)
+        eventually(lambda: archive.tail_end_offset(TOPIC) == end_offset, timeout_s=WAIT_S)
         for prefix, text in (("transactions/", b"zombie"), ("groups/", TOPIC.encode())):
             eventually(lambda p=prefix, t=text: has(archive, p, t), timeout_s=WAIT_S)
     broker.kill()
@@ -110,7 +110,7 @@ def test_offsets_of_a_transaction_are_restored_with_what_it_was_about_to_come_to
         for name, state in (("commits", "PrepareCommit"), ("aborts", "PrepareAbort")):
             assert describe(client, name).transaction_state == state
         end_offset = fetch(client, TOPIC, 0).high_watermark
-        eventually(lambda: archived_end(archive) == end_offset, timeout_s=WAIT_S)
+        eventually(lambda: archive.tail_end_offset(TOPIC) == end_offset, timeout_s=WAIT_S)
         eventually(lambda: has_prepared(archive) == {"commits", "aborts"}, timeout_s=WAIT_S)
         eventually(lambda: has_pending(archive) == 3, timeout_s=WAIT_S)
     broker.kill()
@@ -157,14 +157,14 @@ def test_what_is_committed_after_a_restore_from_an_old_snapshot_is_there_once(
         # Its epoch is in the archive, and the end of its transaction is not.
         known.send(TOPIC, b"open")
         end_offset = fetch(client, TOPIC, 0).high_watermark
-        eventually(lambda: archived_end(archive) == end_offset, timeout_s=WAIT_S)
+        eventually(lambda: archive.tail_end_offset(TOPIC) == end_offset, timeout_s=WAIT_S)
     broker.kill()
     restored = make_broker(name="restored", settings=settings)
     outcome = run_restore(restored)
     assert outcome.returncode == 0, outcome.stderr
     restored.start()
     with WireClient(restored.port) as client:
-        eventually(lambda: is_stable(client), timeout_s=WAIT_S)
+        eventually(lambda: is_stable(client, TOPIC), timeout_s=WAIT_S)
         assert committed_values(client, TOPIC) == before
         old_ids = {known.producer_id, unknown.producer_id}
         for old in (known, unknown):
@@ -201,7 +201,7 @@ def test_a_transaction_ends_as_the_archive_has_it_although_its_marker_is_lost(
         producer.send(TOPIC, b"decided".ljust(2**20 - 120, b"v"))
         # The marker finds no room in this segment.
         assert producer.end(is_commit=is_commit) is ErrorCode.NONE
-        eventually(lambda: archived_end(archive) == 1, timeout_s=WAIT_S)
+        eventually(lambda: archive.tail_end_offset(TOPIC) == 1, timeout_s=WAIT_S)
     broker.kill()
     expected = [b"decided"] if is_commit else []
     options = {"isolationLevel": "read_committed", "s3.endpoint.url": archive.bucket.endpoint_url}
@@ -232,27 +232,15 @@ def has_pending(archive: Archive) -> int:
     return 0 if state is None else len(list(state.pending))
 
 
-def archived_end(archive: Archive) -> int:
-    """The end of what the bucket has, the pieces of the open segment included."""
-    manifest = archive.manifest(TOPIC)
-    return 0 if manifest is None else manifest.tail_end_offset
-
-
 def has(archive: Archive, prefix: str, text: bytes) -> bool:
     """Whether an object below the prefix contains the text."""
     return any(text in archive.store.get(key) for key in archive.below(prefix))
 
 
-def is_stable(client: WireClient) -> bool:
-    """Whether no transaction is open any more."""
-    answer = fetch(client, TOPIC, 0)
-    return answer.last_stable_offset == answer.high_watermark
-
-
 def is_stable_and_shows(client: WireClient, wanted: list[bytes]) -> bool:
     """Whether all is decided, as wanted; nothing else may ever be shown on the way there."""
     # Before the look at the values: what is decided then does not change any more.
-    decided = is_stable(client)
+    decided = is_stable(client, TOPIC)
     seen = [value[:7] for value in committed_values(client, TOPIC)]
     assert seen == wanted[: len(seen)], seen
     assert not decided or seen == wanted, seen

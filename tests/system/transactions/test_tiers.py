@@ -187,7 +187,7 @@ def send_to_archive(producer: WireProducer, record: bytes, archive: Archive) -> 
     """Returns the end of the log when the archive has it, in a piece of the open segment."""
     producer.send(TOPIC, record)
     end_offset = fetch(producer.client, TOPIC, 0).high_watermark
-    eventually(lambda: tail_end(archive) == end_offset, timeout_s=WAIT_S)
+    eventually(lambda: archive.tail_end_offset(TOPIC) == end_offset, timeout_s=WAIT_S)
     return end_offset
 
 
@@ -267,11 +267,6 @@ def test_a_partition_that_is_lost_with_its_coordinator_ends_a_transaction_as_the
     with WireClient(broker.port) as client:
         eventually(lambda: is_stable_from(client, len(archived) + 1), timeout_s=WAIT_S)
         assert committed_values(client, TOPIC) == (archived if is_commit else [])
-
-
-def tail_end(archive: Archive) -> int:
-    manifest = archive.manifest(TOPIC)
-    return 0 if manifest is None else manifest.tail_end_offset
 
 
 def is_stable_from(client: WireClient, offset: int) -> bool:

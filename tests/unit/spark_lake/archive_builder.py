@@ -11,6 +11,8 @@ from pathlib import Path
 
 import crc32c
 
+from strandline.spark_lake.plan.planner import ScanPlan
+from strandline.spark_lake.query.query import Query
 from strandline.storage.model import AbortedTransaction, EpochStart, TopicIdPartition
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.batch import Batch
@@ -281,4 +283,14 @@ def make_batches(
     return [
         encode_batch(records[start : start + per_batch], codec=codec)
         for start in range(0, len(records), per_batch)
+    ]
+
+
+def read_offsets(query: Query, plan: ScanPlan) -> list[int]:
+    """The offsets that the tasks of a query with the column `offset` read."""
+    return [
+        offset
+        for split in plan.splits
+        for batch in query.read(split, query.open())
+        for offset in batch.column("offset").to_pylist()
     ]

@@ -33,6 +33,7 @@ from tests.system.tiers.conftest import MakeBroker
 from tests.system.tiers.lake.uploads import uploaded
 from tests.system.tiers.log_client import end_of, make_batches
 from tests.system.tiers.tiered_broker import SEGMENT_BYTES, TIERED, WAIT_S, Archive, TieredBroker
+from tests.unit.spark_lake.archive_builder import read_offsets
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3]
 
@@ -55,15 +56,6 @@ def planned(bucket: S3Bucket) -> tuple[Query, ScanPlan]:
     return query, query.plan(query.open())
 
 
-def offsets(query: Query, plan: ScanPlan) -> list[int]:
-    return [
-        offset
-        for split in plan.splits
-        for batch in query.read(split, query.open())
-        for offset in batch.column("offset").to_pylist()
-    ]
-
-
 def test_retention_while_reading_takes_no_row_within_the_grace_time(
     make_broker: MakeBroker, s3_bucket: S3Bucket, archive: Archive
 ) -> None:
@@ -79,8 +71,8 @@ def test_retention_while_reading_takes_no_row_within_the_grace_time(
         return manifest is not None and manifest.log_start_offset == start
 
     eventually(has_moved, timeout_s=WAIT_S)
-    assert offsets(query, plan) == list(range(end))
-    assert offsets(*planned(s3_bucket)) == list(range(start, end))
+    assert read_offsets(query, plan) == list(range(end))
+    assert read_offsets(*planned(s3_bucket)) == list(range(start, end))
 
 
 def test_retention_while_reading_is_an_error_when_the_objects_are_gone(
@@ -92,7 +84,7 @@ def test_retention_while_reading_is_an_error_when_the_objects_are_gone(
         client.delete_records(end - 1)
         broker.wait_until_deleted_below(client, archive)
     with pytest.raises(ObjectNotFound, match=r"\.log.*run the query again.*grace"):
-        offsets(query, plan)
+        read_offsets(query, plan)
 
 
 def test_a_topic_deleted_while_reading_is_an_error(
@@ -105,7 +97,7 @@ def test_a_topic_deleted_while_reading_is_an_error(
         client.delete_topic()
     eventually(lambda: archive.keys(TOPIC, topic_id) == [], timeout_s=WAIT_S)
     with pytest.raises(ObjectNotFound, match=r"\.log.*topic deletion removed it.*run the query"):
-        offsets(query, plan)
+        read_offsets(query, plan)
     with pytest.raises(StrandlineError, match=f"has no topic {TOPIC}"):
         planned(s3_bucket)
 

@@ -6,7 +6,6 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,6 +60,7 @@ from tests.unit.storage.tiering.harness import (
     TOPIC_ID,
     Rig,
     asynchronous,
+    make_small_pages,
 )
 
 CLUSTER = "cluster-of-the-tests00"
@@ -468,9 +468,7 @@ def test_copies_that_were_under_way_hold_no_restore_up_and_are_told(lost: LostMa
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three entries in the root, two in a page: pages after four segments."""
-    small = partial(manifest_store.commit, root_entries_max=3, page_entries=2, page_entries_max=2)
-    monkeypatch.setattr(manifest_store, "commit", small)
+    make_small_pages(monkeypatch)
 
 
 @pytest.mark.usefixtures("small_pages")

@@ -6,8 +6,8 @@ import asyncio
 import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, TypeVar
 
 import pytest
 
@@ -136,16 +136,29 @@ class World:
             partition.failure = failure
 
 
+WorldT = TypeVar("WorldT", bound=World)
+
+
 def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    play_in(World, scenario, group_coordinator)
+
+
+def play_in(
+    make: Callable[[], WorldT],
+    scenario: Callable[[WorldT], Coroutine[Any, Any, None]],
+    polling: ModuleType,
+) -> None:
+    """Plays a scenario in a new world; `polling` is the module of the loop that waits."""
+
     async def bounded() -> None:
-        world = World()
+        world = make()
         async with asyncio.timeout(60):
             await scenario(world)
         world.executor.shutdown()
 
     with pytest.MonkeyPatch.context() as patch:
         # The loop does not see a manual clock move, so it must not sleep long.
-        patch.setattr(group_coordinator, "POLL_S", 0.005)
+        patch.setattr(polling, "POLL_S", 0.005)
         asyncio.run(bounded())
 
 

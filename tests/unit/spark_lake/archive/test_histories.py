@@ -14,7 +14,6 @@ fails, and is planned again, as Spark does it after a restart.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -40,8 +39,8 @@ from tests.unit.spark_lake.archive_builder import (
     make_batches,
     make_records,
 )
+from tests.unit.spark_lake.stream_steps import Json, through_json
 
-Json = dict[str, Any]
 Row = tuple[int, int, bytes | None]
 
 STEPS = 120
@@ -344,10 +343,6 @@ class Stream:
     def somewhat_later(self) -> None:
         for _ in range(self.random.choice([0, 0, 2, 8])):
             self.broker.step()
-
-
-def through_json(fields: Json) -> Json:
-    return dict(json.loads(json.dumps(fields)))
 
 
 def rows_of(reader: StrandlineStreamReader, split: Any) -> list[Row]:

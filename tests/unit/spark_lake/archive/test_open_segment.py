@@ -25,6 +25,7 @@ from tests.unit.spark_lake.archive_builder import (
     ArchiveBuilder,
     make_batches,
     make_records,
+    read_offsets,
 )
 from tests.unit.spark_lake.stream_steps import opened, through_json
 
@@ -102,17 +103,8 @@ def planned(archive: ArchiveBuilder, **options: str | int | bool) -> tuple[Query
     return query, query.plan(query.open())
 
 
-def read(query: Query, plan: ScanPlan) -> list[int]:
-    return [
-        offset
-        for split in plan.splits
-        for batch in query.read(split, query.open())
-        for offset in batch.column("offset").to_pylist()
-    ]
-
-
 def offsets(archive: ArchiveBuilder, **options: str | int | bool) -> list[int]:
-    return read(*planned(archive, **options))
+    return read_offsets(*planned(archive, **options))
 
 
 # --- batch queries ----------------------------------------------------------------------------
@@ -173,7 +165,7 @@ def test_pieces_are_never_cut_however_small_splits_are(tmp_path: Path) -> None:
     pieces = [piece for split in plan.splits for piece in split.slices if piece.is_open]
     assert [piece.is_whole for piece in pieces] == [True]
     assert plan.pieces_planned == 1
-    assert read(query, plan) == list(range(300))
+    assert read_offsets(query, plan) == list(range(300))
 
 
 def test_pieces_behind_a_gap_wait_for_it_to_be_closed(tmp_path: Path) -> None:
@@ -291,7 +283,7 @@ def test_a_piece_whose_segment_was_archived_meanwhile_is_read_from_the_segment(
     archive.add_segment("t", plain(100, 60))
     lose(archive)
     archive.seal_page("t", 2)
-    assert read(query, plan) == list(range(140))
+    assert read_offsets(query, plan) == list(range(140))
     assert offsets(archive) == list(range(160))
 
 
@@ -303,7 +295,7 @@ def test_a_piece_that_a_larger_one_swallowed_meanwhile_is_read_from_that(
     manifest = archive.manifest("t")
     archive.save(dataclasses.replace(manifest, tail=(), revision=manifest.revision + 1))
     archive.add_piece("t", plain(100, 50))
-    assert read(query, plan) == list(range(140))
+    assert read_offsets(query, plan) == list(range(140))
     assert offsets(archive) == list(range(150))
 
 
@@ -311,12 +303,12 @@ def test_a_piece_that_is_gone_for_good_is_an_error_not_fewer_rows(archive: Archi
     query, plan = planned(archive)
     lose(archive)
     with pytest.raises(ObjectNotFound, match=r"\.tail.*run the query again"):
-        read(query, plan)
+        read_offsets(query, plan)
     # What came in its place was deleted by retention before it was read.
     archive.add_segment("t", plain(100, 60))
     archive.move_log_start("t", 120)
     with pytest.raises(ObjectNotFound, match=r"\.tail.*run the query again"):
-        read(query, plan)
+        read_offsets(query, plan)
 
 
 def test_a_piece_that_goes_while_it_is_planned_is_planned_anew(

@@ -22,6 +22,7 @@ from tests.unit.spark_lake.archive_builder import (
     ArchiveBuilder,
     make_batches,
     make_records,
+    read_offsets,
 )
 
 
@@ -40,20 +41,11 @@ def planned(archive: ArchiveBuilder) -> tuple[Query, ScanPlan]:
     return query, query.plan(query.open())
 
 
-def offsets(query: Query, plan: ScanPlan) -> list[int]:
-    return [
-        offset
-        for split in plan.splits
-        for batch in query.read(split, query.open())
-        for offset in batch.column("offset").to_pylist()
-    ]
-
-
 def test_what_is_archived_meanwhile_is_for_the_next_query(archive: ArchiveBuilder) -> None:
     query, plan = planned(archive)
     archive.add_segment("t", make_batches(make_records(100, base_offset=500)))
-    assert offsets(query, plan) == list(range(500))
-    assert offsets(*planned(archive)) == list(range(600))
+    assert read_offsets(query, plan) == list(range(500))
+    assert read_offsets(*planned(archive)) == list(range(600))
 
 
 def test_retention_while_reading_changes_nothing_within_the_grace_time(
@@ -62,8 +54,8 @@ def test_retention_while_reading_changes_nothing_within_the_grace_time(
     query, plan = planned(archive)
     manifest = archive.manifest("t")
     archive.save(replace(manifest, log_start_offset=400).with_deleting((), marked_ms=START_MS))
-    assert offsets(query, plan) == list(range(500))
-    assert offsets(*planned(archive)) == list(range(400, 500))
+    assert read_offsets(query, plan) == list(range(500))
+    assert read_offsets(*planned(archive)) == list(range(400, 500))
 
 
 def test_an_object_that_retention_removed_is_an_error_with_the_remedy(
@@ -73,7 +65,7 @@ def test_an_object_that_retention_removed_is_an_error_with_the_remedy(
     entry = archive.manifest("t").segments[1]
     archive.object_path(entry.log_key).unlink()
     with pytest.raises(ObjectNotFound, match=r"run the query again.*grace") as caught:
-        offsets(query, plan)
+        read_offsets(query, plan)
     assert entry.log_key in str(caught.value)
 
 
@@ -82,7 +74,7 @@ def test_a_topic_deleted_while_reading_is_an_error(archive: ArchiveBuilder) -> N
     for path in sorted((archive.path / "topics").rglob("*.*")):
         path.unlink()
     with pytest.raises(ObjectNotFound, match="run the query again"):
-        offsets(query, plan)
+        read_offsets(query, plan)
 
 
 @pytest.mark.parametrize("tombstone", [True, False])

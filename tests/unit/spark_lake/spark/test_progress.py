@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,14 +70,18 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(archive: ArchiveBuilder)
     assert step(lossy, entered)[0] == [(0, n) for n in range(7)]
 
 
-def test_topics_of_a_pattern_come_and_go(archive: ArchiveBuilder) -> None:
-    def by_pattern(**options: str) -> StrandlineStreamReader:
-        given = {"path": archive.url, "subscribePattern": "^[tu]$", "startingOffsets": "earliest"}
-        source = StrandlineDataSource({**given, **options})
-        reader = source.streamReader(source.schema())
-        assert isinstance(reader, StrandlineStreamReader)
-        return reader
+def opened_by_pattern(
+    archive: ArchiveBuilder, pattern: str, **options: str
+) -> StrandlineStreamReader:
+    given = {"path": archive.url, "subscribePattern": pattern, "startingOffsets": "earliest"}
+    source = StrandlineDataSource({**given, **options})
+    reader = source.streamReader(source.schema())
+    assert isinstance(reader, StrandlineStreamReader)
+    return reader
 
+
+def test_topics_of_a_pattern_come_and_go(archive: ArchiveBuilder) -> None:
+    by_pattern = partial(opened_by_pattern, archive, "^[tu]$")
     reader = by_pattern()
     found, at = step(reader, through_json(reader.initialOffset()))
     assert len(found) == 120
@@ -108,13 +113,7 @@ def test_topics_of_a_pattern_come_and_go(archive: ArchiveBuilder) -> None:
 def test_a_pattern_may_match_nothing_yet_or_nothing_any_more(archive: ArchiveBuilder) -> None:
     """As with Spark's Kafka source; what was read of a topic that is gone is a loss."""
 
-    def by_pattern(**options: str) -> StrandlineStreamReader:
-        given = {"path": archive.url, "subscribePattern": "^u", "startingOffsets": "earliest"}
-        source = StrandlineDataSource({**given, **options})
-        reader = source.streamReader(source.schema())
-        assert isinstance(reader, StrandlineStreamReader)
-        return reader
-
+    by_pattern = partial(opened_by_pattern, archive, "^u")
     reader = by_pattern()
     reader.prepareForTriggerAvailableNow()
     nothing = through_json(reader.initialOffset())

@@ -23,10 +23,13 @@ import shutil
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import ParamSpec
 from uuid import UUID
+
+import pytest
 
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.retention.jump_guard import JumpGuard
@@ -40,8 +43,8 @@ from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.records.compression import Codec
 from strandline.storage.remote.keys import manifest_key
+from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.manifest import Manifest
-from strandline.storage.remote.manifest.store import load
 from strandline.storage.remote.manifest.topic_info import TopicInfo
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
@@ -363,7 +366,7 @@ class Rig:
     def manifest(self) -> Manifest | None:
         """The manifest in the store, not the one that the broker holds."""
         if self.store is not self.memory:
-            stored = load(self.store, ID_PARTITION)
+            stored = manifest_store.load(self.store, ID_PARTITION)
             return None if stored is None else stored.manifest
         # The planted faults do not apply: this is no request of the broker.
         found = self.memory._objects.get(self.manifest_key)
@@ -489,3 +492,9 @@ class _CleanedOffset:
 
     def write_cleaned_offset(self, opened: LocalLog, offset: int) -> None:
         self._rig.cleaned_offset = opened.cleaned_offset = offset
+
+
+def make_small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three entries in the root, two in a page: pages after four segments."""
+    small = partial(manifest_store.commit, root_entries_max=3, page_entries=2, page_entries_max=2)
+    monkeypatch.setattr(manifest_store, "commit", small)

@@ -48,7 +48,7 @@ from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.model import ZERO_TOPIC_ID, TopicPartition
 from strandline.storage.records.batch.marker import MarkerType
-from tests.unit.broker.coordination.coordinator_world import MemoryPartition, World
+from tests.unit.broker.coordination.coordinator_world import MemoryPartition, World, play_in
 
 V1, V2 = TransactionVersion.V0, TransactionVersion.V2
 COMMIT, ABORT = MarkerType.COMMIT, MarkerType.ABORT
@@ -136,16 +136,7 @@ class TransactionWorld(World):
 
 
 def play(scenario: Callable[[TransactionWorld], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
-        world = TransactionWorld()
-        async with asyncio.timeout(60):
-            await scenario(world)
-        world.executor.shutdown()
-
-    with pytest.MonkeyPatch.context() as patch:
-        # The loop does not see a manual clock move, so it must not sleep long.
-        patch.setattr(transaction_coordinator, "POLL_S", 0.005)
-        asyncio.run(bounded())
+    play_in(TransactionWorld, scenario, transaction_coordinator)
 
 
 async def begun(

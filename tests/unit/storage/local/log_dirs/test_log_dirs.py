@@ -162,6 +162,11 @@ def test_a_batch_that_memory_is_too_short_to_account_for_is_taken_once(
     assert revived.new.end_offset == 30
 
 
+def no_room(*_: object) -> None:
+    cause = OSError(errno.ENOSPC, "No space left on device")
+    raise DiskError("No space left on device") from cause
+
+
 def test_a_segment_that_a_full_disk_has_no_room_to_begin_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,10 +174,6 @@ def test_a_segment_that_a_full_disk_has_no_room_to_begin_leaves_no_file(
     dirs = open_dirs(tmp_path)
     log = dirs.create_log(T0, TOPIC_ID, CONFIG)
     fill(log, 1)
-
-    def no_room(*_: object) -> None:
-        cause = OSError(errno.ENOSPC, "No space left on device")
-        raise DiskError("No space left on device") from cause
 
     with monkeypatch.context() as patch:
         patch.setattr(TimeIndex, "create_file", no_room)
@@ -221,10 +222,6 @@ def test_a_marker_that_the_disk_has_no_room_to_index_is_taken_once(
     dirs = open_dirs(tmp_path)
     log = dirs.create_log(T0, TOPIC_ID, CONFIG)
     append(log, batch(10, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True))
-
-    def no_room(*_: object) -> None:
-        cause = OSError(errno.ENOSPC, "No space left on device")
-        raise DiskError("No space left on device") from cause
 
     content = marker(MarkerType.ABORT, producer_id=7)
     struct.pack_into(">q", content, 0, log.end_offset)

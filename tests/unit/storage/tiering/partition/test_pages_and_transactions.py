@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import threading
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,15 +27,14 @@ from tests.unit.storage.tiering.harness import (
     Rig,
     asynchronous,
     keys_of,
+    make_small_pages,
 )
 from tests.unit.storage.tiering.transactional_producer import Producer
 
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three entries in the root, two in a page: pages after four segments."""
-    small = partial(manifest_store.commit, root_entries_max=3, page_entries=2, page_entries_max=2)
-    monkeypatch.setattr(manifest_store, "commit", small)
+    make_small_pages(monkeypatch)
 
 
 # --- pages -------------------------------------------------------------------------------------
