@@ -18,7 +18,7 @@ from strandline.broker.protocol.messages.metadata import (
 )
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.broker.telemetry.collector import MetricsCollector
+from strandline.broker.telemetry.collector import metrics_page
 from strandline.broker.telemetry.exposition import PageFormat
 from strandline.broker.telemetry.requests import (
     ERRORS_LOOKED_AT_MAX,
@@ -63,9 +63,10 @@ def test_a_page_that_is_seldom_read_tells_of_the_last_minutes() -> None:
     )
     requests.apis[ApiKey.METADATA].started(9, 100, 0.3)
     requests.apis[ApiKey.METADATA].answered([b"\x00\x00\x00\x10", b"x" * 16], 0.001)
-    collector = MetricsCollector(sources)  # type: ignore[arg-type]  # as much of it as is asked
     name = "kafka_network_requestmetrics_requestqueuetimems"
-    page = next(one for one in collector.page(PageFormat.TEXT) if f"# TYPE {name} " in one)
+    # As much of the sources as is asked for.
+    pieces = metrics_page(sources, PageFormat.TEXT)  # type: ignore[arg-type]
+    page = next(one for one in pieces if f"# TYPE {name} " in one)
     [(_, waited_ms)] = re.findall(rf'^{name}{{(.*),quantile="0.99"}} (.*)$', page, re.MULTILINE)
     assert 150 < float(waited_ms) < 600
 
