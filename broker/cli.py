@@ -20,6 +20,7 @@ from pathlib import Path
 from strandline import __version__
 from strandline.broker.commands.error_hints import remedy_for
 from strandline.broker.commands.sigterm import ended_by_sigterm
+from strandline.broker.server.standard_streams import drop_unwritable_output, prepare_streams
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.commands.options import (
     USAGE_ERROR,
@@ -83,14 +84,15 @@ The log folders must be empty. The bucket is only read. If it is interrupted, ru
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code of the process."""
+    # Before the other imports: libffi keeps its file open, and would take a closed stream's number.
+    prepare_streams()
     given = sys.argv[1:] if arguments is None else arguments
-    options = make_parser(given[0] if given else "").parse_args(given)
+    options = argparse.Namespace(run=None)
     try:
+        options = make_parser(given[0] if given else "").parse_args(given)
         code = _run(options, given[0])
-        # Here, and not at the end of the process, where nobody could handle a closed pipe. There is
-        # none in a process that was started without standard output.
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        # Here, and not at the end of the process, where nobody could handle a closed pipe.
+        sys.stdout.flush()
     except (InvalidConfig, WrongUse) as error:
         print(f"strandline: {error}", file=sys.stderr)
         return FAILURE if isinstance(error, UnknownTopic) else USAGE_ERROR
@@ -102,8 +104,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return getattr(error, "exit_code", INTERRUPTED)
     except BrokenPipeError:
         # The reader has ended: `strandline archive ls | head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_unwritable_output()
         return 0
+    except OSError as error:
+        remedy = remedy_for(error, command=given[0])
+        if not remedy:
+            raise
+        drop_unwritable_output()
+        print(f"strandline: {error}{remedy}", file=sys.stderr)
+        return FAILURE
     return code
 
 
@@ -231,15 +240,11 @@ def _serve(options: argparse.Namespace) -> int:
     # A start makes many objects and hardly any garbage. The broker enables the collector again.
     gc.disable()
 
-    from strandline.broker.server.process import occupy_closed, run
-
-    # Before the other imports: libffi keeps its file open, and would take a closed stream's number.
-    occupy_closed()
-
     from strandline.broker.config.loading import load_config
     from strandline.broker.server.app import Broker
     from strandline.broker.server.folder_marks import check_no_replica
     from strandline.broker.server.logs import set_up_logging
+    from strandline.broker.server.process import run
 
     set_up_logging(options.log_level)
     config = load_config(options.config, options.overrides)

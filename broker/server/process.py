@@ -19,11 +19,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
+from strandline.broker.server.standard_streams import drop_unwritable_output
 from strandline.storage.crash_points import check_environment
 
 log = logging.getLogger(__name__)
 
-STANDARD_DESCRIPTORS = range(3)
 # A scan of 30,000 objects takes 3 ms.
 OLD_MAX = 30_000
 # With a lower bound complete scans would not be rare: a thousand partitions have as many objects.
@@ -115,21 +115,7 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-# --- standard input, output and error --------------------------------------------------------
-
-
-def occupy_closed() -> None:
-    """Opens the null device in place of each closed standard stream.
-
-    Otherwise a log or a connection would get its number, also in a child process, and receive the
-    output that a library writes to standard error.
-    """
-    for number in STANDARD_DESCRIPTORS:
-        try:
-            os.fstat(number)
-        except OSError:
-            # The system assigns the lowest free number: this one. Child processes inherit it.
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+# --- standard output -------------------------------------------------------------------------
 
 
 def print_or_log(line: str) -> None:
@@ -141,11 +127,7 @@ def print_or_log(line: str) -> None:
             "standard output cannot be written",
             extra={"fields": {"line": line, "reason": str(error)}},
         )
-        # The line is still buffered, and Python would try again at its end.
-        with suppress(OSError):
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, sys.stdout.fileno())
-            os.close(null)
+        drop_unwritable_output()
 
 
 # --- the service manager ---------------------------------------------------------------------

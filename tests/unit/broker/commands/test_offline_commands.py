@@ -86,6 +86,17 @@ def test_a_topic_that_is_not_there_ends_every_command_with_one_code(
     assert not told.out
 
 
+def test_an_interrupt_while_a_command_still_loads_is_no_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("strandline.broker.cli.make_parser", interrupt)
+    assert main(["topic", "list"]) == 130
+    assert "strandline: interrupted" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "module", "advice"),
     [

@@ -1,4 +1,4 @@
-"""Neither lost standard streams nor a terminal that is closed cost a broker its life."""
+"""No loss of the standard streams costs a broker its life, or a command its exit code."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from tests.support.broker import REPOSITORY, eventually
 from tests.support.ports import ReservedPort
 from tests.support.wire import WireClient
+from tests.unit.broker.commands.archive_rig import Archive
 
 pytestmark = pytest.mark.slow
 
@@ -111,10 +112,60 @@ def test_a_child_process_of_a_broker_without_standard_streams_has_all_three(tmp_
     """Else its first connection would have the number of standard error."""
     looks = (
         "import os, subprocess, sys\n"
-        "from strandline.broker.server.process import occupy_closed\n"
+        "from strandline.broker.server.standard_streams import occupy_closed\n"
         "os.closerange(0, 3)\n"
         "occupy_closed()\n"
         "child = 'import os, sys; [os.fstat(number) for number in range(3)]'\n"
         "sys.exit(subprocess.call([sys.executable, '-c', child]))\n"
     )
     assert subprocess.call([sys.executable, "-c", looks], cwd=tmp_path) == 0
+
+
+def run_command(
+    *words: str,
+    before: Callable[[], None] | None = None,
+    stdout: int = subprocess.PIPE,
+    **environment: str,
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "strandline", *words],
+        check=False,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace"), **environment},
+        preexec_fn=before,
+    )
+
+
+@pytest.fixture
+def listing(tmp_path: Path) -> tuple[str, ...]:
+    """A command that prints a table."""
+    return ("archive", "ls", *Archive(tmp_path).options)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_command_whose_parent_closed_a_stream_succeeds(
+    listing: tuple[str, ...], number: int
+) -> None:
+    ended = run_command(*listing, before=lambda: os.close(number))
+    assert (ended.returncode, b"Traceback" in ended.stderr) == (0, False)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_command_escapes_characters_that_the_encoding_of_the_terminal_lacks(
+    listing: tuple[str, ...], encoding: str
+) -> None:
+    ended = run_command(*listing, PYTHONIOENCODING=encoding)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert b"\\u2500" in ended.stdout
+
+
+def test_a_command_that_cannot_write_its_output_fails_with_a_reason(
+    listing: tuple[str, ...],
+) -> None:
+    for words in (("docs",), listing):
+        with open("/dev/full", "wb") as full:
+            ended = run_command(*words, stdout=full.fileno())
+        assert ended.returncode == 1
+        (line,) = ended.stderr.decode().splitlines()
+        assert line.startswith("strandline: [Errno 28] No space left on device; the volume is full")
