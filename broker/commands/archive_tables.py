@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from strandline.broker.commands.progress import Working
 from strandline.broker.tools.client.printing import Json, utc_text
 from strandline.broker.tools.client.tables import Column, RowPrinter, print_table, widest
+from strandline.storage.errors import UnknownTopic
 from strandline.storage.model import TimestampMs, TopicIdPartition
 from strandline.storage.plurals import counted, human_bytes
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
@@ -100,11 +101,11 @@ def print_segments(
 ) -> int:
     """Prints each segment as it is read; returns the exit code. Raises StrandlineError."""
     with Working("reading manifests"):
-        partitions = [
-            row
-            for row in list_partitions(store, topic=topic)
-            if partition is None or row.partition.partition == partition
-        ]
+        rows = list_partitions(store, topic=topic)
+    partitions = [row for row in rows if partition in (None, row.partition.partition)]
+    if rows and not partitions:
+        of = f"topic {topic!r}" if topic else "any topic"
+        raise UnknownTopic(f"no partition {partition} of {of} is archived at {store.url}")
     if not any(row.segment_count or row.problem for row in partitions):
         return _nothing(store, topic)
     segments = list_segments(store, topic=topic, partition=partition)

@@ -30,6 +30,7 @@ from strandline.broker.tools.commands.options import (
     add_json,
     add_repeated,
     add_yes,
+    given_name,
 )
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.extras import how_to_install
@@ -143,7 +144,7 @@ def _archive_action(
 
 
 def _add_topic(action: CommandParser) -> None:
-    action.add_argument("--topic", help="one topic only")
+    action.add_argument("--topic", type=given_name, help="one topic only")
 
 
 def _archive_epilog(*actions: str) -> str:
@@ -217,7 +218,7 @@ def _add_retention(actions: Commands) -> None:
         " partition. Nothing is changed. A limit that is not given is the topic's own.",
         _archive_retention,
     )
-    retention.add_argument("--topic", required=True, help="the topic")
+    retention.add_argument("--topic", type=given_name, required=True, help="the topic")
     retention.add_argument("--retention-ms", metavar="TIME", help="30d, 12h, milliseconds; -1: all")
     retention.add_argument("--retention-bytes", type=int, metavar="N", help="of a partition")
     add_json(retention)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from strandline.broker.network.addresses import EVERY_INTERFACE
 from strandline.storage.errors import InvalidConfig, StrandlineError
+from strandline.storage.system.host_names import is_host_name
 
 PORT_MAX = 65535
 
@@ -75,7 +76,10 @@ def _parse_listener(key: str, text: str) -> Listener:
     port = int(match["port"])
     if port > PORT_MAX:
         raise InvalidConfig(f"{key}={text!r}: the port must be at most {PORT_MAX}")
-    return Listener(name=match["name"].upper(), host=match["v6"] or match["host"] or "", port=port)
+    host = match["v6"] or match["host"] or ""
+    if not is_host_name(host):
+        raise InvalidConfig(f"{key}={text!r}: {host!r} is no host name")
+    return Listener(name=match["name"].upper(), host=host, port=port)
 
 
 def parse_protocol_map(elements: Sequence[str]) -> Mapping[str, str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.storage.extras import how_to_install
+from strandline.storage.system.host_names import is_host_name
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -146,9 +147,10 @@ def split_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
         host, port = address, str(DEFAULT_PORT)
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+    host = host.strip("[]")
+    if not host or not is_host_name(host) or not port.isdigit() or not 0 < int(port) < 65536:
         raise WrongUse(f"{address!r} is no HOST:PORT")
-    return host.strip("[]"), int(port)
+    return host, int(port)
 
 
 def require_library() -> None:

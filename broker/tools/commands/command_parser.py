@@ -84,6 +84,14 @@ def partition_number(text: str) -> int:
     return number
 
 
+def record_count(text: str) -> int:
+    """For `add_argument`: 0 or more."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is no number of records")
+    return number
+
+
 def chosen_connection(options: argparse.Namespace) -> ClusterConnection:
     """Returns the connection of the options. Raises WrongUse.
 

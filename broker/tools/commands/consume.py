@@ -28,8 +28,9 @@ from strandline.broker.tools.commands.command_parser import (
     chosen_connection,
     command_parser,
     connect,
+    record_count,
 )
-from strandline.broker.tools.commands.options import Commands
+from strandline.broker.tools.commands.options import Commands, given_name
 from strandline.storage.clock import SystemClock
 from strandline.storage.model import Offset, TimestampMs
 from strandline.storage.plurals import counted
@@ -63,7 +64,9 @@ examples:
 
 def add_consume(commands: Commands) -> None:
     parser = command_parser(commands, "consume", "print the records of topics", _EXAMPLES, _consume)
-    parser.add_argument("topics", nargs="+", metavar="TOPIC", help="one topic or several")
+    parser.add_argument(
+        "topics", nargs="+", type=given_name, metavar="TOPIC", help="one topic or several"
+    )
     place = parser.add_alternatives()
     place.add_argument(
         "--from",
@@ -74,7 +77,7 @@ def add_consume(commands: Commands) -> None:
     )
     place.add_argument("--since", metavar="WHEN", help="2026-11-20T18:00:00Z, or 15m (ago)")
     parser.add_argument("--until-end", action="store_true", help="stop when everything was read")
-    parser.add_argument("--max-messages", "-n", type=int, metavar="N", help="stop after N")
+    parser.add_argument("--max-messages", "-n", type=record_count, metavar="N", help="stop after N")
     parser.add_argument("--timeout", metavar="LENGTH", help="stop when nothing comes for so long")
     parser.add_argument(
         "--partition",
@@ -84,7 +87,9 @@ def add_consume(commands: Commands) -> None:
         metavar="N",
         help="this one alone; may be repeated",
     )
-    parser.add_argument("--group", "-g", help="as a member of this group, committing offsets")
+    parser.add_argument(
+        "--group", "-g", type=given_name, help="as a member of this group, committing offsets"
+    )
     form = parser.add_alternatives()
     form.add_argument("--json", action="store_true", help="one JSON object per line")
     form.add_argument("--value", action="store_true", help="values alone, byte for byte")

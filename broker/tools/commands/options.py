@@ -108,6 +108,13 @@ class ArgumentGroup:
         return self._arguments[-1]
 
 
+def given_name(text: str) -> str:
+    """For `add_argument`: a name; an unset variable of a script is none."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty")
+    return text
+
+
 def add_command(
     commands: Commands, name: str, text: str, description: str, epilog: str, run: Run | None = None
 ) -> CommandParser:

@@ -30,7 +30,7 @@ from strandline.broker.tools.commands.command_parser import (
     command_parser,
     partition_number,
 )
-from strandline.broker.tools.commands.options import Commands, add_repeated
+from strandline.broker.tools.commands.options import Commands, add_repeated, given_name
 from strandline.storage.clock import SystemClock
 from strandline.storage.plurals import counted
 
@@ -63,7 +63,7 @@ examples:
 
 def add_produce(commands: Commands) -> None:
     parser = command_parser(commands, "produce", "write lines into a topic", _EXAMPLES, _produce)
-    parser.add_argument("topic", metavar="TOPIC", help="where to")
+    parser.add_argument("topic", type=given_name, metavar="TOPIC", help="where to")
     parser.add_argument("--file", type=Path, metavar="FILE", help="instead of standard input")
     form = parser.add_alternatives()
     form.add_argument("--whole", action="store_true", help="the whole input is one record")

@@ -28,6 +28,7 @@ from strandline.broker.tools.client.tables import print_table
 from strandline.broker.tools.commands.command_parser import connect
 from strandline.storage.clock import SystemClock
 from strandline.storage.plurals import human_bytes
+from strandline.storage.system.host_names import is_host_name
 
 if TYPE_CHECKING:
     from strandline.broker.tools.client.cluster import BrokerAddress, Cluster
@@ -96,7 +97,8 @@ def _reachable(address: str, place: BrokerAddress) -> str:
 
 def _checked(url: str) -> str:
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    host = parts.hostname or ""
+    if parts.scheme not in ("http", "https") or not host or not is_host_name(host):
         raise WrongUse(f"{url!r} is no URL", remedy="write --metrics http://127.0.0.1:9404")
     return f"{parts.scheme}://{parts.netloc}"
 

@@ -20,11 +20,13 @@ from strandline.broker.tools.commands.command_parser import (
     connect,
 )
 from strandline.broker.tools.commands.options import (
+    CommandParser,
     Commands,
     add_actions,
     add_json,
     add_repeated,
     add_yes,
+    given_name,
 )
 from strandline.storage.plurals import counted
 
@@ -35,8 +37,8 @@ _TIERED = "remote.storage.enable"
 _DELETED_ON_DISABLE = "remote.log.delete.on.disable"
 
 BROKER_DEFAULT = -1
-# A signed 32-bit number; librdkafka accepts no more replicas.
-PARTITIONS_MAX = 2**31 - 1
+# librdkafka accepts no more.
+PARTITIONS_MAX = 100_000
 REPLICAS_MAX = 10_000
 _CONFIG = ("--config", "KEY=VALUE", "a topic property; may be repeated")
 
@@ -61,7 +63,7 @@ def add_topic(commands: Commands) -> None:
     action = partial(action_parser, add_actions(topic), _EXAMPLES)
 
     create = action("create", "create topics", _create)
-    create.add_argument("topics", nargs="+", metavar="NAME", help="one topic or several")
+    _add_topics(create)
     create.add_argument(
         "--partitions",
         type=int,
@@ -86,32 +88,40 @@ def add_topic(commands: Commands) -> None:
 
     describe = action("describe", "partitions, offsets and properties of topics", _describe)
     add_json(describe)
-    describe.add_argument("topics", nargs="+", metavar="NAME", help="one topic or several")
+    _add_topics(describe)
     describe.add_argument("--all-config", action="store_true", help="properties not set as well")
 
     alter = action("alter", "change properties, add partitions", _alter)
-    alter.add_argument("topic", metavar="NAME", help="the topic")
+    alter.add_argument("topic", type=given_name, metavar="NAME", help="the topic")
     add_repeated(alter, *_CONFIG)
     add_repeated(alter, "--delete-config", "KEY", "back to the broker's default; may be repeated")
     alter.add_argument("--partitions", type=int, metavar="N", help="the new number, a larger one")
     add_yes(alter)
 
     delete = action("delete", "delete topics and all that is in them, in the archive too", _delete)
-    delete.add_argument("topics", nargs="+", metavar="NAME", help="one topic or several")
+    _add_topics(delete)
     delete.add_argument("--if-exists", action="store_true", help="skip topics that do not exist")
     add_yes(delete)
 
 
+def _add_topics(action: CommandParser) -> None:
+    action.add_argument(
+        "topics", nargs="+", type=given_name, metavar="NAME", help="one topic or several"
+    )
+
+
 def _check_count(count: int, what: str, count_max: int) -> None:
     """Raises WrongUse."""
-    if count != BROKER_DEFAULT and not 1 <= count <= count_max:
+    if not 1 <= count <= count_max:
         raise WrongUse(f"{count} is no number of {what}: 1 to {count_max:,}")
 
 
 def _create(options: argparse.Namespace) -> int:
     """Creates the topics one after the other."""
-    _check_count(options.partitions, "partitions", PARTITIONS_MAX)
-    _check_count(options.replication_factor, "replicas", REPLICAS_MAX)
+    if options.partitions != BROKER_DEFAULT:
+        _check_count(options.partitions, "partitions", PARTITIONS_MAX)
+    if options.replication_factor != BROKER_DEFAULT:
+        _check_count(options.replication_factor, "replicas", REPLICAS_MAX)
     connection = chosen_connection(options)
     config = dict(map(pair, options.config))
     cluster = connect(connection)
@@ -241,6 +251,12 @@ def _alter(options: argparse.Namespace) -> int:
     cluster = connect(connection)
     if not options.yes and _deletes_archive(cluster, name, changed, removed):
         confirm(f"the archive of topic {name} to be deleted, with all records in it", yes=False)
+    unknown = set(removed) - {row.name for row in cluster.topic_config(name)} if removed else ()
+    if unknown:
+        raise ToolFailure(
+            f"topic {name!r} has no property {min(unknown)!r}",
+            remedy=f"strandline topic describe {name} --all-config  shows those there are",
+        )
     if changed or removed:
         cluster.alter_topic_config(name, changed=changed, removed=removed)
         for key, value in changed.items():

@@ -273,7 +273,10 @@ def test_the_offsets_of_a_group_with_members_are_left_alone(
         (("produce", "a", "--key-separator", ""), 2, "--key-separator is empty"),
         (("topic", "create", "x", "--partitions", str(10**19)), 2, "no number of partitions"),
         (("topic", "create", "x", "--replication-factor", "10001"), 2, "no number of replicas"),
+        (("topic", "create", "x", "--partitions", "100001"), 2, "no number of partitions"),
         (("topic", "alter", "x", "--partitions", "0"), 2, "no number of partitions"),
+        (("topic", "alter", "x", "--partitions", "-1"), 2, "no number of partitions"),
+        (("status", "--metrics", "http://a..b:1"), 2, "write --metrics"),
         (("consume", "absent", "--from", "²"), 2, "write start, end"),
     ],
 )
@@ -283,6 +286,13 @@ def test_a_mistake_is_answered_with_what_to_do(
     shell.run(*words, code=code)
     assert advice in shell.complaint
     assert "Traceback" not in shell.complaint
+
+
+def test_a_property_that_is_misspelt_is_not_reported_as_removed(shell: Shell, name: str) -> None:
+    shell.run("topic", "create", name, "--config", "retention.ms=60000")
+    assert not shell.run("topic", "alter", name, "--delete-config", "retention.sm", code=1)
+    assert f"topic '{name}' has no property 'retention.sm'" in shell.complaint
+    assert "--all-config" in shell.complaint
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ class Archive:
                     rig.pass_ms(UPLOAD_MS)
                     await rig.settle()
                 save_topic_info(self.store, rig.topic_info)
+                self.topic = rig.topic_info.topic
                 self.manifest_key = rig.manifest_key
                 self.named = keys_of(rig.manifest)
                 assert rig.manifest is not None

@@ -11,6 +11,7 @@ from strandline.broker.cli import main
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote.manifest.cluster_info import ClusterInfo, create_cluster_info
 from strandline.storage.remote.open_store import open_store
+from tests.unit.broker.commands.archive_rig import Archive
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,18 @@ def test_a_topic_that_is_not_there_ends_every_command_with_one_code(
     assert "no topic" in told.err
     assert "absent" in told.err
     assert not told.out
+
+
+@pytest.mark.parametrize("words", [(), ("--topic", "orders")], ids=["all", "orders"])
+def test_a_partition_that_is_not_archived_is_told_from_a_topic_that_is_not(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = Archive(tmp_path)
+    words = tuple(word.replace("orders", archive.topic) for word in words)
+    assert main(["archive", "show", *archive.options, *words, "--partition", "7"]) == 1
+    told = capsys.readouterr().err
+    assert "no partition 7 of" in told
+    assert "no topic" not in told
 
 
 def test_an_interrupt_while_a_command_still_loads_is_no_traceback(

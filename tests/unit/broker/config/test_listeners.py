@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.broker.config.listeners import Listener
+from strandline.storage.errors import InvalidConfig
 from tests.unit.broker.config.loaded import load
 
 
@@ -35,3 +36,15 @@ def test_an_empty_host_is_advertised_as_this_machine(monkeypatch: pytest.MonkeyP
     config = load("listeners=PLAINTEXT://:9092")
     assert config.listeners[0].host == ""
     assert config.advertised_listeners[0].host == "shore"
+
+
+@pytest.mark.parametrize("key", ["listeners", "advertised.listeners"])
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+def test_a_host_that_no_resolver_takes_is_refused_with_its_property(key: str, host: str) -> None:
+    with pytest.raises(InvalidConfig, match=rf"{key}=.*'{host}' is no host name"):
+        load(f"{key}=PLAINTEXT://{host}:9092")
+
+
+def test_a_host_of_the_metrics_that_no_resolver_takes_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match=r"strandline\.metrics\.listener=.* is no host name"):
+        load("strandline.metrics.listener=http://a..b:9404")

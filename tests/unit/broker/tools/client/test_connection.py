@@ -22,7 +22,9 @@ def test_addresses_are_read_as_clients_read_them(address: str, expected: tuple[s
     assert split_address(address) == expected
 
 
-@pytest.mark.parametrize("address", ["", ":1", "a:b", "a:0", "a:65536"])
+@pytest.mark.parametrize(
+    "address", ["", ":1", "a:b", "a:0", "a:65536", "a..b:1", f"{'a' * 64}.org:1"]
+)
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(WrongUse):
         split_address(address)

@@ -27,6 +27,34 @@ def test_an_unknown_word_is_told_with_the_usage_of_its_own_command(
     assert f"unrecognized arguments: {given[-1]}; `{command} --help`" in told
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["topic", "describe", ""],
+        ["topic", "alter", "", "--partitions", "2"],
+        ["consume", ""],
+        ["produce", ""],
+        ["archive", "ls", "--remote", "file:///archive", "--topic", ""],
+        ["archive", "verify", "--remote", "file:///archive", "--topic", ""],
+    ],
+    ids=" ".join,
+)
+def test_an_unset_variable_in_place_of_a_name_is_refused(
+    given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(given)
+    assert ended.value.code == USAGE_ERROR
+    assert "the name is empty" in capsys.readouterr().err
+
+
+def test_a_negative_number_of_records_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["consume", "orders", "--max-messages", "-1"])
+    assert ended.value.code == USAGE_ERROR
+    assert "-1 is no number of records" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("given", "told_words"), [([], "first steps:"), (["topic"], "examples:")])
 def test_a_command_that_stops_before_its_action_shows_what_there_is(
     given: list[str], told_words: str, capsys: pytest.CaptureFixture[str]
