@@ -12,6 +12,7 @@ Each command adds its arguments here and is imported when it is called.
 from __future__ import annotations
 
 import argparse
+import stat
 import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -447,12 +448,23 @@ def _archive_lifecycle(options: argparse.Namespace) -> int:
     return lifecycle(_bucket(options), apply=options.apply)
 
 
+def _is_kind(path: Path, has_kind: Callable[[int], bool]) -> bool:
+    """As `is_dir` and `is_file`, which new Pythons answer also where they may not look.
+
+    Raises PermissionError.
+    """
+    try:
+        return has_kind(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def _verify_folders(options: argparse.Namespace) -> int:
     from strandline.broker.commands.verify_command import verify
     from strandline.storage.local.inspect.verify import is_log_folder
 
     for folder in options.folders:
-        if not folder.is_dir():
+        if not _is_kind(folder, stat.S_ISDIR):
             raise WrongUse(f"no such folder: {folder}")
         if not is_log_folder(folder):
             raise WrongUse(
@@ -465,7 +477,7 @@ def _dump_log(options: argparse.Namespace) -> int:
     from strandline.broker.commands.verify_command import DAMAGED
     from strandline.storage.local.inspect.dump import DamageLine, dump_log
 
-    if not options.file.is_file():
+    if not _is_kind(options.file, stat.S_ISREG):
         what = "is a folder, name a file in it" if options.file.is_dir() else "no such file"
         raise WrongUse(f"{what}: {options.file}")
     ended = 0

@@ -49,7 +49,8 @@ def read_properties(path: Path) -> list[Property]:
             " file?"
         )
     try:
-        text = content.decode("utf-8")
+        # Editors of Windows begin a file with a byte order mark.
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidConfig(f"configuration {path} is not UTF-8: {error.reason}") from error
     return parse_properties(text, name=str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -9,6 +10,9 @@ from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.remote.object_store.interface import Deadlines, ObjectStore
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+
+# What the SDK takes: S3 was less strict once than it is for new buckets.
+_BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}|arn:\S+")
 
 
 def open_store(
@@ -23,14 +27,25 @@ def open_store(
 
     Opening contacts no server: call `check()` for that. Raises InvalidConfig for any other URL.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InvalidConfig(f"object store URL {url!r}: {error}") from None
     if parts.query or parts.fragment:
-        raise InvalidConfig(f"object store URL {url!r} has a query or a fragment")
+        raise InvalidConfig(
+            f"object store URL {url!r} has a query or a fragment; write %3F for a question mark"
+            " of a name, and %23 for a number sign"
+        )
     path = unquote(parts.path)
     match parts.scheme:
         case "s3" | "s3a" | "s3n":
             if not parts.netloc:
                 raise InvalidConfig(f"object store URL {url!r} names no bucket")
+            if not _BUCKET.fullmatch(parts.netloc):
+                raise InvalidConfig(
+                    f"object store URL {url!r}: the name of a bucket has letters, digits, dots,"
+                    " hyphens and underscores, 255 at most"
+                )
             # boto3 takes 0.2 s to load, which a broker without a remote tier does not need.
             from strandline.storage.remote.s3.store import S3Store
 

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from http.client import HTTPException
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -96,10 +97,15 @@ def _reachable(address: str, place: BrokerAddress) -> str:
 
 
 def _checked(url: str) -> str:
-    parts = urlsplit(url)
+    remedy = "write --metrics http://127.0.0.1:9404"
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  # raises if it is none
+    except ValueError as error:
+        raise WrongUse(f"{url!r} is no URL: {error}", remedy=remedy) from None
     host = parts.hostname or ""
     if parts.scheme not in ("http", "https") or not host or not is_host_name(host):
-        raise WrongUse(f"{url!r} is no URL", remedy="write --metrics http://127.0.0.1:9404")
+        raise WrongUse(f"{url!r} is no URL", remedy=remedy)
     return f"{parts.scheme}://{parts.netloc}"
 
 
@@ -127,7 +133,7 @@ def _get(url: str) -> str:
         if error.code == 503:
             raise _Unready(error.read(1000).decode(errors="replace").strip()) from None
         raise ToolFailure(f"{url} answers {error.code}: no metrics of strandline") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise ToolFailure(
             f"cannot read {url}: {getattr(reason, 'strerror', None) or reason}",

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, cast
 from strandline.storage.clock import Clock
 from strandline.storage.errors import (
     AccessDenied,
+    InvalidConfig,
     ObjectCorrupt,
     ObjectNotFound,
     TierError,
@@ -381,8 +382,14 @@ class S3Store:
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         )
-        client: S3Client = session.client(
-            "s3", region_name=region, endpoint_url=self._endpoint_url, config=config
-        )
+        try:
+            client: S3Client = session.client(
+                "s3", region_name=region, endpoint_url=self._endpoint_url, config=config
+            )
+        except ValueError as error:
+            raise InvalidConfig(
+                f"{error}: expected http://host:port or https://host; --endpoint-url,"
+                " strandline.remote.s3.endpoint.url, AWS_ENDPOINT_URL or ~/.aws/config has it"
+            ) from error
         bound_answers(client, seconds=self._deadlines.request_s, clock=self._clock)
         return client

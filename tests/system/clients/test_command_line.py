@@ -277,6 +277,8 @@ def test_the_offsets_of_a_group_with_members_are_left_alone(
         (("topic", "alter", "x", "--partitions", "0"), 2, "no number of partitions"),
         (("topic", "alter", "x", "--partitions", "-1"), 2, "no number of partitions"),
         (("status", "--metrics", "http://a..b:1"), 2, "write --metrics"),
+        (("status", "--metrics", "http://[x"), 2, "write --metrics"),
+        (("status", "--metrics", "http://127.0.0.1:port"), 2, "write --metrics"),
         (("consume", "absent", "--from", "²"), 2, "write start, end"),
     ],
 )

@@ -119,6 +119,12 @@ def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
         read_properties(tmp_path / "nowhere.properties")
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_bytes("\ufeffnode.id=1\r\nlog.dirs=data\r\n".encode())
+    assert [entry.key for entry in read_properties(path)] == ["node.id", "log.dirs"]
+
+
 def test_a_file_that_is_no_text_or_far_too_large_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_bytes(b"a=\xff")

@@ -45,11 +45,31 @@ def test_a_folder_with_a_relative_path_has_an_absolute_url(
 @pytest.mark.parametrize(
     "url",
     ["", "bucket", "s3://", "s3:///prefix", "http://host/x", "file://host/x", "file://", "file:///",
-     "s3://bucket/x?versionId=1"],
+     "s3://bucket/x?versionId=1", "file:///a#b", "s3://[x/a", "s3://bü/a", "s3://a b/c", "s3://a@b"],
 )  # fmt: skip
 def test_a_wrong_url_is_refused_with_its_text(url: str) -> None:
     with pytest.raises(InvalidConfig, match="object store URL"):
         open_store(url)
+
+
+def test_a_folder_with_a_number_sign_is_told_how_to_write_it() -> None:
+    with pytest.raises(InvalidConfig, match=r"write %3F .* and %23"):
+        open_store("file:///home/me/c#/archive")
+    assert open_store("file:///home/me/c%23/archive").url == "file:///home/me/c%23/archive"
+
+
+@pytest.mark.parametrize("how", ["argument", "environment"])
+def test_an_endpoint_that_is_no_url_is_refused_with_those_who_set_it(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    endpoint_url = "127.0.0.1:9000"
+    if how == "environment":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint_url)
+    store = open_store("s3://bucket/x", endpoint_url=endpoint_url if how == "argument" else None)
+    with pytest.raises(InvalidConfig, match=r"127\.0\.0\.1:9000.*http://host:port.*AWS_ENDPOINT"):
+        store.check()
 
 
 @pytest.mark.slow
