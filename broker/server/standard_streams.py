@@ -22,6 +22,8 @@ def prepare_streams() -> None:
     """
     occupy_closed()
     # Python leaves them None, and `print(file=None)` would write to standard output.
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:

@@ -290,6 +290,14 @@ def test_a_mistake_is_answered_with_what_to_do(
     assert "Traceback" not in shell.complaint
 
 
+def test_without_standard_input_nothing_is_written(
+    broker: BrokerProcess, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A parent may have closed it."""
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["produce", name, "--bootstrap-server", broker.bootstrap]) == 0
+
+
 def test_a_property_that_is_misspelt_is_not_reported_as_removed(shell: Shell, name: str) -> None:
     shell.run("topic", "create", name, "--config", "retention.ms=60000")
     assert not shell.run("topic", "alter", name, "--delete-config", "retention.sm", code=1)
