@@ -12,6 +12,7 @@ Each command adds its arguments here and is imported when it is called.
 from __future__ import annotations
 
 import argparse
+import math
 import stat
 import textwrap
 from collections.abc import Callable, Mapping
@@ -144,6 +145,14 @@ def _archive_action(
     return action
 
 
+def _hours(text: str) -> float:
+    """For `add_argument`: neither NaN nor infinite."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text} is no number of hours")
+    return number
+
+
 def _add_topic(action: CommandParser) -> None:
     action.add_argument("--topic", type=given_name, help="one topic only")
 
@@ -246,7 +255,7 @@ def _add_orphans(actions: Commands) -> None:
     add_yes(orphans)
     orphans.add_argument(
         "--grace-hours",
-        type=float,
+        type=_hours,
         default=24.0,
         metavar="N",
         help="ignore younger objects: an upload may be under way [24]",

@@ -48,11 +48,26 @@ def test_an_unset_variable_in_place_of_a_name_is_refused(
     assert "the name is empty" in capsys.readouterr().err
 
 
-def test_a_negative_number_of_records_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (["consume", "orders", "--max-messages", "-1"], "-1 is no number of records"),
+        *(
+            (
+                ["archive", "orphans", "--remote", "file:///a", "--grace-hours", hours],
+                "no number of",
+            )
+            for hours in ("nan", "inf")
+        ),
+    ],
+)
+def test_a_number_that_counts_nothing_is_refused(
+    given: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["consume", "orders", "--max-messages", "-1"])
+        main(given)
     assert ended.value.code == USAGE_ERROR
-    assert "-1 is no number of records" in capsys.readouterr().err
+    assert complaint in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("given", "told_words"), [([], "first steps:"), (["topic"], "examples:")])
