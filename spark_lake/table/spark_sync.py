@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 def start_session(table: str, master: str | None) -> SparkSession:
     """A session for a sync; `master` None leaves it to Spark's configuration.
 
-    Raises InvalidConfig if there is no Spark.
+    Raises InvalidConfig if there is no Spark, or if it does not start.
     """
     try:
         # Takes longer than a sync in this process that finds nothing.
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise InvalidConfig(f"{error}; {how_to_install('lake')}") from error
@@ -32,7 +34,15 @@ def start_session(table: str, master: str | None) -> SparkSession:
     if master is not None:
         is_connect = master.startswith("sc://")
         builder = builder.remote(master) if is_connect else builder.master(master)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        # Py4J puts the exception of Java into the second line.
+        reason = " ".join(str(error).splitlines()[:2])
+        raise InvalidConfig(
+            f"Spark does not start: {reason} It needs Java (JAVA_HOME, or java on the path) and a"
+            " --master that it knows; versions: strandline docs reference/requirements"
+        ) from error
 
 
 class _Unseen:
