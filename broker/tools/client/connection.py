@@ -49,6 +49,9 @@ _REMEDIES: Mapping[str, str] = {
     "CLUSTER_AUTHORIZATION_FAILED": "the user of this connection lacks the right; see -X",
     "MSG_SIZE_TOO_LARGE": "max.message.bytes of the topic is the limit: strandline topic alter",
     "OFFSET_OUT_OF_RANGE": "strandline topic describe NAME  shows where the log starts and ends",
+    "INVALID_TIMESTAMP": "does this machine's clock agree with the broker's? The bounds are"
+    " message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
+    "_UNKNOWN_PARTITION": "strandline topic describe NAME  shows the partitions there are",
     "_TIMED_OUT": "the broker took the connection and did not answer: see its log",
     "_TRANSPORT": "the connection broke; does the listener expect TLS or SASL? see -X",
     "_ALL_BROKERS_DOWN": "the advertised address may be another one: see advertised.listeners",

@@ -290,6 +290,15 @@ def test_a_mistake_is_answered_with_what_to_do(
     assert "Traceback" not in shell.complaint
 
 
+def test_a_record_that_the_broker_refuses_is_told_with_what_to_do(shell: Shell, name: str) -> None:
+    shell.run("topic", "create", name, "--partitions", "1")
+    shell.run("produce", name, "--partition", "7", stdin=b"x\n", code=1)
+    assert "strandline topic describe" in shell.complaint
+    later = b'{"value": "x", "timestamp": 4102444800000}\n'
+    shell.run("produce", name, "--json", stdin=later, code=1)
+    assert "message.timestamp.after.max.ms" in shell.complaint
+
+
 def test_without_standard_input_nothing_is_written(
     broker: BrokerProcess, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
