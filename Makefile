@@ -73,7 +73,8 @@ check: $(DEV) ## quick: format, lint, types, import floors, unit tests that need
 
 .PHONY: test-slow
 test-slow: $(DEV) commands $(MINISTACK) jar ## only the tests that `make check` leaves out
-	$(PYTEST) -m "slow or s3 or spark or crash or clients" --durations=15
+	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15 \
+		-m "slow or s3 or spark or crash or clients"
 
 .PHONY: test-faults
 test-faults: $(DEV) ## planted faults of the tiers, each searched for from the first random history on
