@@ -11,6 +11,7 @@ import ast
 import re
 import shlex
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -575,12 +576,24 @@ def test_nothing_stands_twice_in_the_documents() -> None:
     assert {line[:60]: where for line, where in places.items() if len(where) > 1} == {}
 
 
-def anchors(path: Path) -> set[str]:
-    """The anchors that a forge gives to the headings of a page."""
-    headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
-    return {
+def anchors(path: Path) -> list[str]:
+    """The anchors that a forge gives to the headings of a page, in order."""
+    prose = re.sub(r"^ *```.*?^ *```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", prose, re.MULTILINE)
+    return [
         re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings
-    }
+    ]
+
+
+def test_no_page_has_an_anchor_twice() -> None:
+    """A link leads to the first of them; `strandline docs` prints all, one inside the other."""
+    twice = [
+        f"{name(page)}#{anchor}"
+        for page in markdown_files()
+        for anchor, count in Counter(anchors(page)).items()
+        if count > 1
+    ]
+    assert twice == []
 
 
 def test_links_between_documents_lead_somewhere() -> None:

@@ -296,7 +296,7 @@ CONTRIBUTOR = (
     Question(
         "Is there a first task for me?",
         "contributing/recipes.md#find-a-first-task",
-        "Issues stand beside the code",
+        "no public list of issues",
     ),
     Question(
         "How do I send a pull request, who reviews it, and how do we speak to each other?",
