@@ -36,7 +36,6 @@ from strandline.broker.network.responses import (
 )
 from strandline.broker.protocol.codec.codec import decode_request, encode, request_class
 from strandline.broker.protocol.header import (
-    RequestHeader,
     decode_request_header,
     frame_response,
 )
@@ -89,8 +88,6 @@ class SaslGate(AuthenticationGate):
         self._is_raw = False
         self._caller: ClientIdentity | None = None
         self._ends_s = float("inf")
-        # When the last request for a login began.
-        self._started_s = 0.0
 
     def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
         if self._is_raw:
@@ -110,7 +107,7 @@ class SaslGate(AuthenticationGate):
         return self._dispatcher.handle(frame, peer, received_s, self._caller)
 
     def _sasl(self, frame: memoryview, received_s: float) -> Answer:
-        started_s = self._started_s = self._clock.monotonic_s()
+        started_s = self._clock.monotonic_s()
         try:
             header = decode_request_header(frame)
             request = decode_request(
@@ -120,36 +117,49 @@ class SaslGate(AuthenticationGate):
             raise CloseConnectionError(str(error)) from error
         traffic = self._dispatcher.traffic_of(header.api_key)
         traffic.started(header.api_version, len(frame) + LENGTH_BYTES, started_s - received_s)
+        response: Response
         if isinstance(request, SaslHandshakeRequest):
-            return self._handshake(header, request)
-        assert isinstance(request, SaslAuthenticateRequest), request
-        return self._authenticate(header, request)
+            response, reason = self._handshake(request, header.api_version)
+        else:
+            assert isinstance(request, SaslAuthenticateRequest), request
+            response, reason = self._authenticate(request)
+        count_errors(response, traffic)
+        body = encode(response, header.api_version)
+        parts = frame_response(header.api_key, header.api_version, header.correlation_id, body)
+        traffic.answered(parts, self._clock.monotonic_s() - started_s)
+        return self._refuse(parts, reason) if reason else parts
 
-    def _handshake(self, header: RequestHeader, request: SaslHandshakeRequest) -> Answer:
+    def _handshake(
+        self, request: SaslHandshakeRequest, version: int
+    ) -> tuple[SaslHandshakeResponse, str]:
+        """Returns the response, and why the connection ends after it; empty if it does not."""
         known = list(self._settings.mechanisms)
         is_again = self._caller is not None
         if self._exchange is not None or (is_again and not self._settings.lifetime_ms):
             code = ErrorCode.ILLEGAL_SASL_STATE
-            return self._answer(header, SaslHandshakeResponse(error_code=code, mechanisms=known))
+            return SaslHandshakeResponse(error_code=code, mechanisms=known), ""
         make = self._settings.mechanisms.get(request.mechanism)
         if make is None:
             code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
             response = SaslHandshakeResponse(error_code=code, mechanisms=known)
-            return self._refuse(self._answer(header, response), "an unknown mechanism of SASL")
+            return response, "an unknown mechanism of SASL"
         if is_again and request.mechanism != self._mechanism:
             raise CloseConnectionError("a login was to be renewed by another mechanism")
         self._mechanism = request.mechanism
         self._exchange = make()
-        self._is_raw = header.api_version == 0
-        return self._answer(header, SaslHandshakeResponse(mechanisms=known))
+        self._is_raw = version == 0
+        return SaslHandshakeResponse(mechanisms=known), ""
 
-    def _authenticate(self, header: RequestHeader, request: SaslAuthenticateRequest) -> Answer:
+    def _authenticate(
+        self, request: SaslAuthenticateRequest
+    ) -> tuple[SaslAuthenticateResponse, str]:
+        """As `_handshake`."""
         if self._exchange is None:
             response = SaslAuthenticateResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE,
                 error_message="SaslAuthenticate needs a SaslHandshake before it",
             )
-            return self._refuse(self._answer(header, response), "SaslAuthenticate out of turn")
+            return response, "SaslAuthenticate out of turn"
         try:
             token = self._step(bytes(request.auth_bytes))
         except AuthenticationFailed as error:
@@ -158,12 +168,10 @@ class SaslGate(AuthenticationGate):
                 # The answer does not tell whether the user or the password is wrong.
                 error_message="Authentication failed: Invalid username or password",
             )
-            return self._refuse(self._answer(header, response), f"{self._mechanism}: {error}")
+            return response, f"{self._mechanism}: {error}"
         is_done = self._exchange is None
         lifetime_ms = self._settings.lifetime_ms if is_done else 0
-        return self._answer(
-            header, SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms)
-        )
+        return SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms), ""
 
     def _raw_token(self, token: memoryview) -> Answer:
         try:
@@ -188,15 +196,6 @@ class SaslGate(AuthenticationGate):
                 self._ends_s = self._clock.monotonic_s() + self._settings.lifetime_ms / 1000
             self.on_open()
         return step.answer
-
-    def _answer(self, header: RequestHeader, response: Response) -> Parts:
-        """Encodes and counts the response, without the pause after a failure."""
-        traffic = self._dispatcher.traffic_of(header.api_key)
-        count_errors(response, traffic)
-        body = encode(response, header.api_version)
-        parts = frame_response(header.api_key, header.api_version, header.correlation_id, body)
-        traffic.answered(parts, self._clock.monotonic_s() - self._started_s)
-        return parts
 
     async def _refuse(self, parts: Parts, reason: str) -> Parts:
         await asyncio.sleep(self._settings.failed_delay_ms / 1000)
