@@ -87,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Before the other imports: libffi keeps its file open, and would take a closed stream's number.
     prepare_streams()
     given = sys.argv[1:] if arguments is None else arguments
+    # Ctrl-C may come while a command is loaded.
     options = argparse.Namespace(run=None)
     try:
         options = make_parser(given[0] if given else "").parse_args(given)

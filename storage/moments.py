@@ -9,13 +9,12 @@ before all records: a range would end before the first of them, or begin there.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from strandline.storage.model import TimestampMs
 
 # Ten digits: as seconds the years 2001 to 2286, as milliseconds January to April 1970.
 _SECONDS = range(10**9, 10**10)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment_ms(text: str) -> TimestampMs:
@@ -39,7 +38,7 @@ def moment_ms(text: str) -> TimestampMs:
 def checked_ms(number: int) -> TimestampMs:
     """The number, if it may be meant as milliseconds. Raises ValueError for seconds."""
     if number in _SECONDS:
-        moment = _EPOCH + timedelta(milliseconds=number)
+        moment = datetime.fromtimestamp(number / 1000, UTC)
         raise ValueError(
             f"{number} looks like seconds: in milliseconds write {number}000; the time in 1970 is"
             f" {moment.isoformat(timespec='milliseconds')}"
