@@ -3,22 +3,22 @@
 Messages and alerts name a page as this command takes it, so that a reader with the wheel alone has
 the page too. It also takes a path in a checkout, a part of a path, or words.
 
-Words rank the sections by BM25: a word counts more the fewer sections have it, and the larger its
-share of a section is. A word of a heading counts as several of the text. Forms of a word are one
-(`delete`, `deleted`), and a word that no page has stands for one that is spelt nearly so. The best
-sections are listed. If the first one scores far above the second, it is printed before the others.
+Words rank the sections by the full-text search of SQLite (FTS5, BM25): a word counts more the fewer
+sections have it, and the larger its share of a section is. A word of a heading counts as several of
+the text. Forms of a word are one (`delete`, `deleted`), and a word that no page has stands for one
+that is spelt nearly so. The best sections are listed. If the first one scores far above the second,
+it is printed before the others.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+import sqlite3
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
@@ -39,23 +39,19 @@ LISTED_MAX = 10
 # The first section is printed if it scores this many times what the next does.
 _CLEARLY = 1.5
 
-# BM25's usual constants: how soon repeated words stop to count, and what a long section loses.
-_SATURATION = 1.2
-_LENGTH = 0.75
 # What a word of the heading counts beside its place in the text.
-_HEADING_WEIGHT = 4
+_HEADING_WEIGHT = 8
 # Decisions, lists of tests and the table of questions are seldom what a reader searches.
 _SELDOM_SOUGHT = re.compile(r"decisions/|contributing/(?!recipes)")
 _SELDOM_WEIGHT = 0.6
 # How alike a word that no page has and the one that it stands for must be, as difflib counts.
-_SPELLING = 0.9
+_SPELLING = 0.85
 
-_WORD = re.compile(r"\w\w+")
+_WORD = re.compile(r"[^\W_]{2,}")
 _STOP_WORD = re.compile(
-    "an|and|are|as|at|be|by|can|do|does|for|from|has|have|how|if|in|is|it|its|may|must|my|of|on|or"
-    "|should|that|the|there|this|to|was|what|when|where|which|who|why|will|with|you|your"
+    "an|and|are|as|at|be|becomes|by|can|do|does|for|from|has|have|how|if|in|is|it|its|may|must|my|of"
+    "|on|or|should|that|the|there|this|to|was|what|when|where|which|who|why|will|with|you|your"
 )
-_SUFFIX = re.compile(r"(?:ies|ied|ing|ed|es|s|e|y)$")
 
 _FENCE = re.compile(r"^ *```")
 _HEADING = re.compile(r"^(#+) (.*)$")
@@ -122,60 +118,49 @@ class Finder:
         return [one.section.place for one in self._ranked(words)]
 
     def _ranked(self, asked: str) -> list[_Ranked]:
-        words = dict.fromkeys(_known(word, self._sections_with) for word in _words(asked))
-        weights = {word: self._weight(word) for word in words}
+        phrase = " ".join(_WORD.findall(asked))
+        words = dict.fromkeys((phrase, *map(self._known, _words(asked))))
+        rows = self._index.execute(
+            "SELECT rowid, bm25(sections, ?, 1) FROM sections WHERE sections MATCH ?",
+            (_HEADING_WEIGHT, " OR ".join(map(_quoted, words))),
+        )
+        # SQLite's best row has the lowest number.
         ranked = [
-            _Ranked(section=section, score=self._score(section, weights))
-            for section in self._sections
+            _Ranked(section=self._sections[row], score=-number * self._sections[row].weight)
+            for row, number in rows
         ]
-        return sorted((one for one in ranked if one.score), key=lambda one: -one.score)
+        return sorted(ranked, key=lambda one: -one.score)
 
-    def _weight(self, word: str) -> float:
-        """The fewer sections have a word, the more it says."""
-        count = self._sections_with[word]
-        return math.log1p((len(self._sections) - count + 0.5) / (count + 0.5))
-
-    def _score(self, section: _Section, weights: Mapping[str, float]) -> float:
-        length = section.counts.total() / self._mean_length
-        enough = _SATURATION * (1 - _LENGTH + _LENGTH * length)
-        score = 0.0
-        for word, weight in weights.items():
-            count = section.counts[word]
-            score += weight * count / (count + enough)
-        return score * (_SELDOM_WEIGHT if _SELDOM_SOUGHT.match(section.name) else 1)
+    def _known(self, word: str) -> str:
+        """Returns the word, or if no page has it the one that is spelt nearly so."""
+        found = self._index.execute("SELECT 1 FROM sections(?) LIMIT 1", (_quoted(word),))
+        if found.fetchone() or not word.isalpha():
+            return word
+        known = {one for text in self._texts.values() for one in _words(text)}
+        return next(iter(get_close_matches(word, known, 1, _SPELLING)), word)
 
     @cached_property
     def _sections(self) -> list[_Section]:
         return list(_sections(self._texts))
 
     @cached_property
-    def _sections_with(self) -> Counter[str]:
-        """The number of sections that have a word, by word."""
-        return Counter(word for section in self._sections for word in section.counts)
-
-    @cached_property
-    def _mean_length(self) -> float:
-        return sum(section.counts.total() for section in self._sections) / len(self._sections)
+    def _index(self) -> sqlite3.Connection:
+        index = sqlite3.connect(":memory:")
+        index.execute("CREATE VIRTUAL TABLE sections USING fts5(title, own, tokenize = 'porter')")
+        index.executemany(
+            "INSERT INTO sections (rowid, title, own) VALUES (?, ?, ?)",
+            ((row, one.title, one.own) for row, one in enumerate(self._sections)),
+        )
+        return index
 
 
 def _words(text: str) -> list[str]:
-    return [_stem(word) for word in _WORD.findall(text.lower()) if not _STOP_WORD.fullmatch(word)]
+    return [word for word in _WORD.findall(text.lower()) if not _STOP_WORD.fullmatch(word)]
 
 
-@cache
-def _stem(word: str) -> str:
-    """Cuts an ending, so that the forms of a word are one; what stays need not be a word."""
-    if len(word) < 5:
-        return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
-    stem = _SUFFIX.sub("", word)
-    return stem[:-1] if stem[-1] == stem[-2] else stem
-
-
-def _known(word: str, known: Collection[str]) -> str:
-    """Returns the word, or if no page has it the one that is spelt nearly so."""
-    if word in known or not word.isalpha():
-        return word
-    return next(iter(get_close_matches(word, known, 1, _SPELLING)), word)
+def _quoted(words: str) -> str:
+    """A word or a phrase of a query, as FTS5 writes it."""
+    return f'"{words}"'
 
 
 def _pages_named(texts: Mapping[str, str], asked: str) -> Iterator[str]:
@@ -195,15 +180,16 @@ def _listed(texts: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Section:
-    """A heading of a page, and its text with those below it.
-
-    `counts` are those of the words up to the next heading; a word of the heading counts as several.
-    """
+    """A heading of a page; `own` is its text up to the next heading, `text` with those below it."""
 
     name: str
     title: str
+    own: str
     text: str
-    counts: Counter[str]
+
+    @property
+    def weight(self) -> float:
+        return _SELDOM_WEIGHT if _SELDOM_SOUGHT.match(self.name) else 1
 
     @property
     def anchor(self) -> str:
@@ -232,12 +218,11 @@ def _sections(texts: Mapping[str, str]) -> Iterator[_Section]:
             after = headings[place + 1 :]
             end = next((line for line, other, _ in after if other <= level), len(lines))
             own_end = after[0][0] if after else len(lines)
-            words = _words("\n".join(lines[start:own_end]))
             yield _Section(
                 name=name,
                 title=title,
+                own="\n".join(lines[start:own_end]),
                 text="\n".join(lines[start:end]),
-                counts=Counter(words + _HEADING_WEIGHT * _words(title)),
             )
 
 

@@ -178,7 +178,7 @@ ANALYST = (
     ),
     Question(
         "How do I query a topic with Spark?",
-        "how-to/query-with-spark.md#read-a-topic",
+        "how-to/query-with-spark.md#query-a-topic-with-spark",
         'spark.read.format("strandline")',
     ),
     Question(

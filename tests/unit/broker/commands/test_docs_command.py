@@ -64,7 +64,7 @@ def test_an_anchor_names_one_section_of_a_page() -> None:
 
 def test_sections_that_fit_alike_are_listed() -> None:
     texts = {**TEXTS, "how-to/full.md": "# Full disk\n\nFree some.\n"}
-    first, second, *_ = find(texts, "disk full").splitlines()
+    first, second, *_ = find(texts, "disk is full").splitlines()
     assert {first, second} == {"how-to/full.md#full-disk", "runbooks/disk.md#disk-full"}
 
 
@@ -92,6 +92,12 @@ def test_a_rare_word_and_a_word_of_the_heading_count_more() -> None:
         "c.md": "# Other\n\na disk, a tape\n",
     }
     assert Finder(texts).places("disk tape") == ["c.md#other", "b.md#disk", "a.md#wait"]
+
+
+def test_words_in_the_order_of_the_text_count_more() -> None:
+    texts = {"a.md": "# A\n\nis the disk full\n", "b.md": "# B\n\nthe disk is full\n"}
+    assert Finder(texts).places("disk is full") == ["b.md#b", "a.md#a"]
+    assert Finder(texts).places("disk full") == ["a.md#a", "b.md#b"]
 
 
 def test_decisions_come_after_pages_that_say_the_same() -> None:
