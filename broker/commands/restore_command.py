@@ -12,6 +12,7 @@ from strandline.broker.tools.client.printing import say
 from strandline.broker.tools.client.tables import print_table
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.files import private_files
 from strandline.storage.plurals import counted, human_bytes
 from strandline.storage.remote.open_store import open_store
 
@@ -29,7 +30,7 @@ def restore(config: BrokerConfig, *, skip_damaged: bool) -> int:
         region=config.archive.region,
     )
     try:
-        with BarProgress() as progress:
+        with private_files(), BarProgress() as progress:
             summary = Restore(
                 config,
                 store,

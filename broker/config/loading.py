@@ -32,6 +32,7 @@ from strandline.storage.config.definition import MIB, with_values
 from strandline.storage.config.log_config import LogConfig, nearest_name
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.tiering.rewrite.scratch import SCRATCH_FOLDER
+from strandline.storage.urls import check_no_password
 
 log = logging.getLogger(__name__)
 
@@ -238,6 +239,8 @@ def _check_folders(config: BrokerConfig, given: _Given) -> None:
 
 def _check_archive(config: BrokerConfig, _given: _Given) -> None:
     url, endpoint_url = config.archive.url, config.archive.endpoint_url
+    check_no_password("strandline.remote.url", url or "")
+    check_no_password("strandline.remote.s3.endpoint.url", endpoint_url or "")
     if url is None and config.archive.is_enabled:
         raise InvalidConfig(
             "remote.log.storage.system.enable=true needs strandline.remote.url:"

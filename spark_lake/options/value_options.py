@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from strandline.spark_lake.options.given_options import GivenOptions
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.urls import check_no_password
 
 
 class ValueFormat(Enum):
@@ -58,6 +59,9 @@ def parse_values(given: GivenOptions) -> ValueOptions:
         registry_auth=given.text("schemaRegistry.auth"),
     )
     if options.registry_url is not None:
+        check_no_password(
+            "option schemaRegistry.url", options.registry_url, "schemaRegistry.auth has them"
+        )
         parts = urlsplit(options.registry_url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidConfig(

@@ -67,6 +67,7 @@ from strandline.storage.remote.s3.lifecycle import S3Lifecycle
 from strandline.storage.remote.s3.sdk_responses import bound_answers
 from strandline.storage.remote.s3.uploads import S3Uploads
 from strandline.storage.remote.s3.usage import S3Usage
+from strandline.storage.urls import check_no_password
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -391,5 +392,6 @@ class S3Store:
                 f"{error}: expected http://host:port or https://host; --endpoint-url,"
                 " strandline.remote.s3.endpoint.url, AWS_ENDPOINT_URL or ~/.aws/config has it"
             ) from error
+        check_no_password("AWS_ENDPOINT_URL or ~/.aws/config", client.meta.endpoint_url)
         bound_answers(client, seconds=self._deadlines.request_s, clock=self._clock)
         return client

@@ -125,6 +125,8 @@ def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
         ("strandline.remote.url=s3://b1/x", "the name of a bucket has 3 to 63 small letters"),
         ("strandline.remote.url=file:///", "expected s3://bucket/prefix or file:///folder"),
         ("strandline.remote.s3.endpoint.url=localhost:4566", "expected http://host:port"),
+        ("strandline.remote.s3.endpoint.url=http://u:p@h", "endpoint.url: a URL with a user"),
+        ("queued.max.request.bytes=1000", "or at least socket.request.max.bytes"),
         ("remote.log.storage.system.enable=true", "needs strandline.remote.url"),
         ("log.local.retention.ms=999999999999", "local.retention.ms: it must not exceed"),
         ("log.retention.ms=0", "log.retention.ms=0: must be -1, for no limit, or at least 1"),

@@ -147,6 +147,19 @@ def test_s3_options_reach_s3fs() -> None:
     assert arguments["endpoint_url"] == "http://s3"
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"s3.endpoint.url": "http://user:pass-word@minio:9000"},
+        {"valueFormat": "avro", "schemaRegistry.url": "http://user:pass-word@registry:8081"},
+    ],
+)
+def test_a_password_in_a_url_is_refused_and_not_repeated(given: dict[str, str]) -> None:
+    said = refused({**REQUIRED, **given})
+    assert "a user or a password is refused" in said
+    assert "pass-word" not in said
+
+
 @pytest.mark.parametrize("text", ["127.0.0.1:9000", "minio", "http://", "s3://minio"])
 def test_an_endpoint_that_is_none_is_refused(text: str) -> None:
     said = refused({**REQUIRED, "s3.endpoint.url": text})
