@@ -353,8 +353,6 @@ class ConsumerGroups:
 
 def _has_had(current: CurrentAssignment, offset: OffsetToCommit, epoch: int) -> bool:
     """Returns whether the member has owned the partition since this epoch."""
-    if offset.topic_id is None:
-        return False
     since = current.assignment_epoch(offset.topic_id, offset.partition)
     return since is not None and since <= epoch
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from strandline.broker.coordination.model.consumer_messages import ConsumerRecord
 from strandline.broker.protocol.formats.offsets_topic import GroupMetadataValue, OffsetCommitValue
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.model import TopicId
+from strandline.storage.model import ZERO_TOPIC_ID, TopicId
 
 NO_RETENTION = -1
 
@@ -50,7 +50,7 @@ class OffsetToCommit:
     offset: int
     leader_epoch: int = -1
     metadata: str | None = None
-    topic_id: TopicId | None = None
+    topic_id: TopicId = ZERO_TOPIC_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,8 @@ OffsetFetch   0-10  1 a missing commit is no error any more,
                     7 require stable, 8 several groups, 9 KIP-848, 10 topics by id
 OffsetDelete  0
 
-Commits to unknown partitions are refused. Committed offsets of a deleted topic are returned until
-they are removed. Versions by id leave such topics out, as Kafka does.
+Commits to unknown partitions are refused. Committed offsets of a deleted topic are not returned,
+also if another topic has its name now.
 
 With `require_stable` a partition whose offset an open transaction commits is answered
 UNSTABLE_OFFSET_COMMIT (KIP-447).
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.model.group_offsets import NO_OFFSET, GroupOffsets
+from strandline.broker.coordination.model.group_offsets import NO_OFFSET, GroupOffsets, is_of
 from strandline.broker.coordination.model.offset_messages import (
     CommitRequest,
     OffsetDeletion,
@@ -53,7 +53,6 @@ from strandline.broker.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.model import ZERO_TOPIC_ID
 
 FIRST_COMMIT_BY_TOPIC_ID = 10
 FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND = 9
@@ -166,6 +165,7 @@ class GroupOffsetHandlers:
         return self._fetch_one(request, context.api_version)
 
     def _fetch_one(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
+        image = self._metadata.image
         try:
             offsets = self._coordinator.offsets_of(request.group_id) or GroupOffsets()
         except CoordinatorFault as fault:
@@ -181,11 +181,13 @@ class GroupOffsetHandlers:
                 ]
             )
         if request.topics is None:
-            topics = _fetch_everything(offsets, self._metadata.image, by_id=False)
+            topics = _fetch_everything(offsets, image)
         else:
             topics = []
             for topic in request.topics:
-                found = _look_up(offsets, topic.name, topic.partition_indexes)
+                found = _look_up(
+                    offsets, topic.name, image.topics.get(topic.name), topic.partition_indexes
+                )
                 if version < FIRST_FETCH_WITH_NOTHING_COMMITTED:
                     found = [_with_error_if_missing(entry) for entry in found]
                 topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=found))
@@ -222,7 +224,7 @@ class GroupOffsetHandlers:
         except CoordinatorFault as fault:
             return OffsetFetchResponseGroup(group_id=group.group_id, error_code=fault.error_code)
         topics = (
-            _fetch_everything(offsets, self._metadata.image, by_id=by_id)
+            _fetch_everything(offsets, self._metadata.image)
             if group.topics is None
             else _fetch_named(group, offsets, self._metadata.image, by_id=by_id)
         )
@@ -284,23 +286,26 @@ def _partition_fault(topic: TopicImage | None, partition: int, *, by_id: bool = 
 
 
 def _look_up(
-    offsets: GroupOffsets, topic: str, partitions: Iterable[int]
+    offsets: GroupOffsets, name: str, topic: TopicImage | None, partitions: Iterable[int]
 ) -> list[OffsetFetchResponsePartition]:
-    return [_found(partition, offsets.get(topic, partition)) for partition in partitions]
+    return [_found(partition, offsets.get(name, partition), topic) for partition in partitions]
 
 
 def _fetch_everything(
-    offsets: GroupOffsets, image: MetadataImage, *, by_id: bool
+    offsets: GroupOffsets, image: MetadataImage
 ) -> list[OffsetFetchResponseTopic]:
     topics = []
     for name, partitions in offsets.topics.items():
         topic = image.topics.get(name)
-        if by_id and topic is None:
-            # The topic has no id to return.
-            continue
-        topic_id = ZERO_TOPIC_ID if topic is None else topic.topic_id
-        found = [_found(index, committed) for index, committed in partitions.items()]
-        topics.append(OffsetFetchResponseTopic(name=name, topic_id=topic_id, partitions=found))
+        found = [
+            _found(index, committed, topic)
+            for index, committed in partitions.items()
+            if is_of(committed, topic)
+        ]
+        if topic is not None and found:
+            topics.append(
+                OffsetFetchResponseTopic(name=name, topic_id=topic.topic_id, partitions=found)
+            )
     return topics
 
 
@@ -314,12 +319,12 @@ def _fetch_named(
     assert group.topics is not None
     topics = []
     for wanted in group.topics:
-        if not by_id:
-            found = _look_up(offsets, wanted.name, wanted.partition_indexes)
-        elif (topic := image.topics_by_id.get(wanted.topic_id)) is not None:
-            found = _look_up(offsets, topic.name, wanted.partition_indexes)
-        else:
+        topic = image.topics_by_id.get(wanted.topic_id) if by_id else image.topics.get(wanted.name)
+        if topic is None and by_id:
             found = _failed(wanted.partition_indexes, ErrorCode.UNKNOWN_TOPIC_ID)
+        else:
+            name = wanted.name if topic is None else topic.name
+            found = _look_up(offsets, name, topic, wanted.partition_indexes)
         topics.append(
             OffsetFetchResponseTopic(name=wanted.name, topic_id=wanted.topic_id, partitions=found)
         )
@@ -334,8 +339,10 @@ def _with_error_if_missing(
     return found.replaced(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def _found(partition: int, committed: OffsetCommitValue | None) -> OffsetFetchResponsePartition:
-    if committed is None:
+def _found(
+    partition: int, committed: OffsetCommitValue | None, topic: TopicImage | None
+) -> OffsetFetchResponsePartition:
+    if committed is None or not is_of(committed, topic):
         return OffsetFetchResponsePartition(partition_index=partition)
     return OffsetFetchResponsePartition(
         partition_index=partition,
