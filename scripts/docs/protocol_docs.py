@@ -16,7 +16,7 @@ _INTRODUCTION = """\
 
 For developers of clients, and for whoever checks whether a client works. The table lists the APIs
 of the broker. It does not advertise others, and closes the connection on a request for one, as
-Apache Kafka does. The ranges end where Apache Kafka 4.3's do. From the version in the last column
+Apache Kafka does. The ranges end where Apache Kafka 4.4's do. From the version in the last column
 on, requests have compact lengths and tagged fields (KIP-482).
 
 | API | key | versions | flexible |

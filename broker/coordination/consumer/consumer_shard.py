@@ -336,7 +336,7 @@ class ConsumerGroups:
         if epoch < current.epoch and all(_has_had(current, offset, epoch) for offset in offsets):
             return ErrorCode.NONE
         code = _epoch_code(group.roster, member_id, epoch)
-        if code is ErrorCode.STALE_MEMBER_EPOCH and request.is_transactional:
+        if code is ErrorCode.STALE_MEMBER_EPOCH and not request.knows_member_epochs:
             return ErrorCode.ILLEGAL_GENERATION
         return code
 

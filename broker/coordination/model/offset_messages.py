@@ -70,6 +70,7 @@ class CommitRequest:
     # TxnOffsetCommit: need not name a member, and may come during a rebalance.
     is_transactional: bool = False
     # Before OffsetCommit v9 `generation` cannot be the epoch of a member of the new protocol.
+    # Before TxnOffsetCommit v6 it can, but a stale epoch is answered as a wrong generation.
     knows_member_epochs: bool = True
 
 

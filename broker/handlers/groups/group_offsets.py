@@ -30,6 +30,10 @@ from strandline.broker.coordination.model.offset_messages import (
 )
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.handlers.services.limits import refuse_flood, refuse_partition_flood
+from strandline.broker.handlers.services.offsets_to_commit import (
+    OffsetsToCommit,
+    partition_fault,
+)
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.formats.offsets_topic import OffsetCommitValue
 from strandline.broker.protocol.messages.offset_commit import (
@@ -76,34 +80,14 @@ class GroupOffsetHandlers:
         self, request: OffsetCommitRequest, context: RequestContext
     ) -> OffsetCommitResponse:
         refuse_partition_flood(topic.partitions for topic in request.topics)
-        image = self._metadata.image
-        by_id = context.api_version >= FIRST_COMMIT_BY_TOPIC_ID
-        codes: dict[tuple[int, int], ErrorCode] = {}
-        places: list[tuple[int, int]] = []
-        offsets: list[OffsetToCommit] = []
-        for row, wanted in enumerate(request.topics):
-            topic = (
-                image.topics_by_id.get(wanted.topic_id) if by_id else image.topics.get(wanted.name)
-            )
-            for column, partition in enumerate(wanted.partitions):
-                fault = _partition_fault(topic, partition.partition_index, by_id=by_id)
-                if topic is None or fault is not ErrorCode.NONE:
-                    codes[row, column] = fault
-                    continue
-                places.append((row, column))
-                offsets.append(
-                    OffsetToCommit(
-                        topic.name,
-                        partition.partition_index,
-                        partition.committed_offset,
-                        partition.committed_leader_epoch,
-                        partition.committed_metadata,
-                        topic.topic_id,
-                    )
-                )
+        wanted_offsets = OffsetsToCommit.of(
+            request.topics,
+            self._metadata.image,
+            by_id=context.api_version >= FIRST_COMMIT_BY_TOPIC_ID,
+        )
+        offsets = tuple(wanted_offsets.offsets.values())
         if offsets:
-            committed = await self._commit(request, tuple(offsets), context.api_version)
-            codes.update(zip(places, committed, strict=True))
+            wanted_offsets.note(await self._commit(request, offsets, context.api_version))
         return OffsetCommitResponse(
             topics=[
                 OffsetCommitResponseTopic(
@@ -112,7 +96,7 @@ class GroupOffsetHandlers:
                     partitions=[
                         OffsetCommitResponsePartition(
                             partition_index=partition.partition_index,
-                            error_code=codes[row, column],
+                            error_code=wanted_offsets.codes[row, column],
                         )
                         for column, partition in enumerate(wanted.partitions)
                     ],
@@ -247,7 +231,7 @@ class GroupOffsetHandlers:
             OffsetToDelete(topic.name, partition.partition_index)
             for topic in request.topics
             for partition in topic.partitions
-            if _partition_fault(image.topics.get(topic.name), partition.partition_index)
+            if partition_fault(image.topics.get(topic.name), partition.partition_index)
             is ErrorCode.NONE
         ]
         try:
@@ -275,14 +259,6 @@ class GroupOffsetHandlers:
                 for topic in request.topics
             ]
         )
-
-
-def _partition_fault(topic: TopicImage | None, partition: int, *, by_id: bool = False) -> ErrorCode:
-    if topic is None:
-        return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if not 0 <= partition < topic.partition_count:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.NONE
 
 
 def _look_up(
