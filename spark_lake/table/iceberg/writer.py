@@ -7,12 +7,12 @@ file's name has the id of the attempt in it.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import ParquetFormatWriter, parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
@@ -25,9 +25,8 @@ from strandline.spark_lake.table.conform import columns_of, conform, cut_by
 from strandline.spark_lake.table.errors import failed
 from strandline.spark_lake.table.iceberg.layout import sort_order_id
 from strandline.spark_lake.table.iceberg.places import delete_paths
+from strandline.spark_lake.table.iceberg.reader import null_counts, read_rows, refuse_nulls
 from strandline.spark_lake.table.store import FileRole, PartitionRows, WrittenFile
-
-_FIELD_ID = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +52,12 @@ class IcebergWriter:
         return schema_to_pyarrow(self.metadata.schema())
 
     def read(self, file: WrittenFile, columns: Sequence[str] | None = None) -> Any:
-        """Not by pyiceberg, whose reader makes a null list an empty one."""
         wanted = columns_of(self.schema, columns)
         try:
-            with self.io.new_input(file.path).open() as source:
-                parquet = pq.ParquetFile(source)
-                known = names_by_id(parquet.schema_arrow, wanted)
-                rows = parquet.read(list(known))
+            rows = list(read_rows(self.io, self.metadata, file.entry.data_file, columns))
         except (OSError, pa.ArrowException) as error:
             raise failed("read", file.path, error) from error
-        return conform(rows.rename_columns(known), wanted)
+        return pa.Table.from_batches(rows, wanted)
 
     def cut(self, rows: Any) -> Iterable[PartitionRows]:
         """By the values of the partition fields; a key is the tuple of them."""
@@ -92,6 +87,9 @@ class IcebergWriter:
             partition_spec=spec,
             schema=schema,
         )
+        given: Counter[int] = Counter()
+        for field_id, count in null_counts(rows, schema):
+            given[field_id] += count
         rows = conform(rows, schema_to_pyarrow(schema))
         properties = self.metadata.properties
         places = load_location_provider(self.metadata.location, properties)
@@ -106,6 +104,8 @@ class IcebergWriter:
             size_bytes = len(output)
         except (OSError, pa.ArrowException) as error:
             raise failed("write", path, error) from error
+        counts = file.result().to_serialized_dict()
+        refuse_nulls(path, schema, counts["null_value_counts"] or {}, given)
         made = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=path,
@@ -116,7 +116,7 @@ class IcebergWriter:
             spec_id=spec.spec_id,
             equality_ids=None,
             key_metadata=None,
-            **file.result().to_serialized_dict(),
+            **counts,
         )
         return written_file(made, spec.spec_id)
 
@@ -125,13 +125,6 @@ class IcebergWriter:
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
         delete_files(self.io, files)
-
-
-def names_by_id(file_schema: Any, wanted: Any) -> dict[str, str]:
-    """The names in `wanted` of a file's columns, by field id: somebody may have renamed one."""
-    names = {one.metadata[_FIELD_ID]: one.name for one in wanted}
-    ids = {one.name: (one.metadata or {}).get(_FIELD_ID) for one in file_schema}
-    return {name: names[field_id] for name, field_id in ids.items() if field_id in names}
 
 
 def reopen_file(io: FileIO, metadata: TableMetadata, path: str) -> WrittenFile:
