@@ -467,6 +467,7 @@ class Broker:
             cold_pace=self._cold_pace,
             mirror_lag=lambda: self._metadata_log.statistics().mirror_lag,
             deleted_counts=lambda: self._archive.deleted_counts() if self._archive else {},
+            lacks=lambda: self._remote.lacks() if self._remote else (),
             conditions=lambda: None if self._claim is None else self._claim.conditions,
             store_requests=remote.store_requests if remote else lambda: None,
             remote_pools=self._workers.remote_pools(),

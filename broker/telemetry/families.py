@@ -154,6 +154,9 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
     strandline_remote_conditions_atomic
         0 if more than one of several concurrent conditional writes succeeded at the start: the
         archive is safe with this broker alone. 1 if just one did.
+    strandline_remote_lacking{request}
+        1 for each kind of request that the object store refused, so that the broker does it in
+        another way: `checksums`, `multipart`, `batch_delete`.
     strandline_remote_archive_owned
         1 if this broker owns the archive; 0 until it knows that, and once another broker owns it.
     strandline_metadata_mirror_lag

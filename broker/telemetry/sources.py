@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -62,6 +62,7 @@ class Sources:
     mirror_lag: Callable[[], int] = lambda: 0
     deleted_counts: Callable[[], Mapping[str, int]] = dict
     conditions: Callable[[], Conditions | None] = lambda: None
+    lacks: Callable[[], Iterable[str]] = tuple
     store_requests: Callable[[], tuple[Mapping[str, int], int] | None] = lambda: None
     remote_pools: Mapping[str, ResizablePool] = field(default_factory=dict)
     cleaner: CleanerFigures | None = None

@@ -112,6 +112,9 @@ def tier_rows(
     if conditions is not None:
         # Here the module of the remote tier is loaded already.
         yield single("strandline_remote_conditions_atomic", int(conditions.name == "AT_ONCE"))
+    yield row_of(
+        "strandline_remote_lacking", [Sample(1, (name,)) for name in sorted(sources.lacks())]
+    )
     yield single("strandline_remote_archive_owned", int(sources.tiering.ownership.is_ours))
     yield single("strandline_metadata_mirror_lag", sources.mirror_lag())
     yield row_of(

@@ -89,6 +89,7 @@ def steps() -> Callable[[], Iterator[Step]]:
         mirror_lag=lambda: 0,
         deleted_counts=dict,
         conditions=lambda: None,
+        lacks=tuple,
         requests=RequestTraffic(),
         store_requests=lambda: None,
         cold_reader=None,
