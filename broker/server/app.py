@@ -68,6 +68,7 @@ from strandline.broker.telemetry.sources import Sources
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.alterations import Alterations
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import InvalidConfig, StrandlineError, TierError
 from strandline.storage.local.cleaner.cleaner import LogCleaner
@@ -110,6 +111,7 @@ class Broker:
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
         self._running = RunningConfig(config)
+        self._alterations = Alterations()
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._workers = Workers.start(config)
@@ -258,6 +260,7 @@ class Broker:
             clock=clock,
             believed_ms=guard.now_ms,
             settings=lambda: self._running.current.cleaner,
+            alterations=self._alterations,
         )
         self._moves = ReplicaMoves(
             self._replicas,
@@ -306,6 +309,7 @@ class Broker:
         if self._remote is not None:
             self._remote.follow(self._running.current)
         await self._replicas.follow(image)
+        self._alterations.note()
 
     def _make_tiers(self) -> LocalTier:
         starts, lookups = self._log_dirs.log_start_offsets, self._workers.lookups
@@ -327,6 +331,7 @@ class Broker:
             believed_ms=self._guard.now_ms,
             on_topic_purged=self._purges.add,
             on_restarted=self._note_restarted_log,
+            alterations=self._alterations,
         )
 
     def _note_restarted_log(self) -> None:

@@ -8,6 +8,7 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.server.workers import Workers
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.alterations import Alterations
 from strandline.storage.model import TimestampMs, TopicId
 from strandline.storage.remote.object_store.interface import Lack, ObjectStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
@@ -31,6 +32,7 @@ class RemoteTier:
         believed_ms: Callable[[], TimestampMs],
         on_topic_purged: Callable[[TopicId], None],
         on_restarted: Callable[[], None],
+        alterations: Alterations,
     ) -> None:
         """`pace` limits downloads; `on_topic_purged` is called with the id of each purged topic,
         `on_restarted` when a log was restarted behind its archive, before it takes appends.
@@ -54,6 +56,7 @@ class RemoteTier:
             on_restarted=on_restarted,
             # A read-only replica changes no archive, so it needs no claim.
             ownership=Ownership(OwnershipState.OURS if tiering.follows else OwnershipState.UNKNOWN),
+            alterations=alterations,
         )
 
     def follow(self, current: BrokerConfig) -> None:

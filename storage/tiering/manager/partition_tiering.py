@@ -178,6 +178,9 @@ class PartitionTiering:
         if not owner.life.may_commit or not self._health.takes_writes:
             return False
         await owner.move_log_start()
+        if self.remote.manifest is not None:
+            # Its topic may have been altered, and nothing more may be copied for a long time.
+            await owner.topic.ensure()
         if await self._copies.step():
             return True
         return owner.life.may_commit and await self._open_segment.step()
