@@ -51,7 +51,7 @@ from strandline.spark_lake.table.errors import (
     TableRefused,
     naming_table,
 )
-from strandline.spark_lake.table.iceberg.places import DELTA_LOG, names_in, place_of
+from strandline.spark_lake.table.iceberg.places import DELTA_LOG, missing_paths, names_in, place_of
 from strandline.spark_lake.table.iceberg.writer import delete_files
 from strandline.spark_lake.table.offsets import WIDENED_PROPERTY, TableOffsets, widened
 from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
@@ -184,6 +184,11 @@ class DeltaStore:
                 )
             found.setdefault(int(value), []).append(one)
         return found
+
+    def missing_files(self) -> Sequence[str]:
+        paths = [one.path for one in self.files()]
+        with naming_table(self.name, "list the files of"):
+            return missing_paths(self.io, self._url, paths)
 
     def reopen(self, paths: Sequence[str]) -> Sequence[WrittenFile]:
         with naming_table(self.name, "add rows to"):

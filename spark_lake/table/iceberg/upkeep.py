@@ -98,6 +98,9 @@ class IcebergTable:
                 for task in self._table.scan(row_filter=AlwaysTrue()).plan_files()
             ]
 
+    def as_stored(self, rows: Any) -> Any:
+        return rows
+
     def read(self, file: LiveFile, columns: Sequence[str] | None = None) -> Iterator[Any]:
         with naming_table(self._store.name, f"read {file.path} of"):
             yield from read_rows(self._table.io, self._table.metadata, file.entry, columns)
@@ -179,7 +182,7 @@ class IcebergTable:
         other = other_table(table.io, table.location(), str(table.metadata.table_uuid), known=named)
         if other is not None:
             raise TableRefused(
-                f"{table.location()} has the table {other} too, which another catalog names:"
+                f"{table.location()} has the table {other.uuid} too, which another catalog names:"
                 " nothing was deleted. Give one of the two a --warehouse of its own, or delete"
                 " the metadata files of the one that is no longer used"
             )

@@ -19,12 +19,14 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import DayTransform, Transform
 from pyiceberg.typedef import Record
+from pyiceberg.types import IcebergType
 
 from strandline.spark_lake.table.conform import columns_of, conform, cut_by
 from strandline.spark_lake.table.errors import failed
 from strandline.spark_lake.table.iceberg.layout import sort_order_id
-from strandline.spark_lake.table.iceberg.places import delete_paths
+from strandline.spark_lake.table.iceberg.places import delete_paths, is_too_long
 from strandline.spark_lake.table.iceberg.reader import null_counts, read_rows, refuse_nulls
 from strandline.spark_lake.table.store import FileRole, PartitionRows, WrittenFile
 
@@ -69,7 +71,7 @@ class IcebergWriter:
         for one in spec.fields:
             source = schema.find_field(one.source_id)
             column = rows.column(schema.find_column_name(one.source_id))
-            values.append(one.transform.pyarrow_transform(source.field_type)(column))
+            values.append(_transformed(one.transform, source.field_type, column))
         yield from cut_by(
             pa.table(values, names=[str(place) for place in range(len(values))]), rows
         )
@@ -93,8 +95,10 @@ class IcebergWriter:
         rows = conform(rows, schema_to_pyarrow(schema))
         properties = self.metadata.properties
         places = load_location_provider(self.metadata.location, properties)
+        # Iceberg's readers take the values of partitions from the metadata, never from folders.
+        is_named = spec.fields and not is_too_long(self.metadata.location, partition.to_path())
         path = places.new_data_location(
-            f"{self._file_count:05d}-{self.attempt}.parquet", partition if spec.fields else None
+            f"{self._file_count:05d}-{self.attempt}.parquet", partition if is_named else None
         )
         self._file_count += 1
         output = self.io.new_output(path)
@@ -125,6 +129,14 @@ class IcebergWriter:
 
     def discard(self, files: Sequence[WrittenFile]) -> None:
         delete_files(self.io, files)
+
+
+def _transformed(transform: Transform[Any, Any], kind: IcebergType, column: Any) -> Any:
+    if isinstance(transform, DayTransform):
+        # pyiceberg-core rounds to whole seconds first, towards 1970: of a time in the last second
+        # of a day before 1970 it says the next day.
+        return column.cast(pa.date32()).cast(pa.int32())
+    return transform.pyarrow_transform(kind)(column)
 
 
 def reopen_file(io: FileIO, metadata: TableMetadata, path: str) -> WrittenFile:

@@ -433,7 +433,7 @@ class Check:
             others = added_fields(wanted.schema, first.table.schema)
             self._report.uncompared = [".".join(one) for one in others]
             wanted = self._as_synced(conform(wanted, schema), view.topic_id, widenings)
-            self._compare_rows(conform(there, schema), wanted)
+            self._compare_rows(conform(there, schema), first.table.as_stored(wanted))
             left = {
                 one: OffsetRange(start_offset=end, end_offset=found.end_offset)
                 for one, found in left.items()

@@ -266,9 +266,15 @@ def test_a_table_with_column_mapping_is_refused(orders: ArchiveBuilder) -> None:
     """Its files have other names than its columns: what a sync writes would be read as nulls."""
     sync(orders, **DELTA)
     folder = orders.path.with_name("archive-tables") / "lake" / "orders"
-    table = DeltaTable(folder)
-    table.alter.set_table_properties({MAPPING_PROPERTY: "name"}, raise_if_not_exists=False)
-    version = DeltaTable(folder).version()
+    log = folder / "_delta_log"
+    (first,) = (
+        action["metaData"]
+        for line in (log / f"{0:020}.json").read_text().splitlines()
+        if "metaData" in (action := json.loads(line))
+    )
+    first["configuration"][MAPPING_PROPERTY] = "name"
+    version = DeltaTable(folder).version() + 1
+    (log / f"{version:020}.json").write_text(json.dumps({"metaData": first}))
     for run in (lambda: sync(orders, **DELTA), make_run(orders, **DELTA).maintain):
         with pytest.raises(TableRefused, match="has column mapping"):
             run()
