@@ -5,8 +5,8 @@
            | header count varint, (key length varint, key, value length varint, value) ...
 
 Lengths of -1 mean null. Ordinary appends and fetches do not use this module. Its users are batches
-that must be decoded (the first of a connection, those of topics whose configuration requires it),
-batches that the broker writes itself, dump-log, and tests, which compare the lake's kernel with it.
+that must be decoded (those of topics whose configuration requires it), batches that the broker
+writes itself, dump-log, and tests, which compare the lake's kernel with it.
 """
 
 from __future__ import annotations
