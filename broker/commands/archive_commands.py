@@ -85,8 +85,8 @@ class VerifyOptions:
 # --- verify ----------------------------------------------------------------------------------
 
 _BRING_BACK = (
-    "bring it back from a version of the bucket; a broker that has the topic writes it again, with"
-    " the first segment that it archives after its next start"
+    "bring it back from a version of the bucket; a broker that has the topic writes it again at its"
+    " next start"
 )
 
 

@@ -67,7 +67,7 @@ def add_docs(commands: Commands) -> None:
         _EXAMPLES,
         _docs,
     )
-    command.add_argument("words", nargs="*", metavar="WORD", help="a page, or words")
+    command.add_argument("words", nargs="*", metavar="WORD", help="a page, a property, or words")
 
 
 def _docs(options: argparse.Namespace) -> int:
@@ -101,7 +101,7 @@ class Finder:
         """
         if not asked:
             return _listed(self._texts)
-        named = list(_pages_named(self._texts, asked))
+        named = list(_named(self._texts, asked))
         if named:
             return "\n".join(text.rstrip("\n") + "\n" for text in named)
         ranked = self._ranked(asked)
@@ -163,13 +163,17 @@ def _quoted(words: str) -> str:
     return f'"{words}"'
 
 
-def _pages_named(texts: Mapping[str, str], asked: str) -> Iterator[str]:
-    page, _, anchor = asked.strip().removeprefix("docs/").partition("#")
+def _named(texts: Mapping[str, str], asked: str) -> Iterator[str]:
+    """The pages of that path, the section of that anchor, or the sections of that property."""
+    asked = asked.strip()
+    page, _, anchor = asked.removeprefix("docs/").partition("#")
     path = f"/{page.removesuffix('.md')}.md"
-    named = {name: text for name, text in texts.items() if f"/{name}".endswith(path)}
+    pages = {name: text for name, text in texts.items() if f"/{name}".endswith(path)}
     if not anchor:
-        yield from named.values()
-    yield from (one.whole for one in _sections(named) if one.anchor == anchor)
+        yield from pages.values()
+    yield from (one.whole for one in _sections(pages) if one.anchor == anchor)
+    # The page of properties has a heading for each, in which the name is code.
+    yield from (one.whole for one in _sections(texts) if one.title.startswith(f"`{asked}`"))
 
 
 def _listed(texts: Mapping[str, str]) -> str:

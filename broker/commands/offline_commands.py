@@ -32,6 +32,7 @@ from strandline.broker.tools.commands.options import (
     add_json,
     add_repeated,
     add_yes,
+    archive_url,
     given_name,
 )
 from strandline.storage.errors import InvalidConfig
@@ -138,8 +139,9 @@ def _archive_action(
     action.add_argument(
         "--remote",
         required=True,
+        type=archive_url,
         metavar="URL",
-        help="s3://bucket/prefix or file:///folder, as in strandline.remote.url",
+        help="s3://bucket/prefix, file:///folder or ./folder",
     )
     add_bucket_access(action)
     return action
@@ -290,7 +292,13 @@ def _add_lake(commands: Commands) -> None:
         _LAKE_EXAMPLES,
         _lake_plan,
     )
-    plan.add_argument("--remote", required=True, metavar="URL", help="as in strandline.remote.url")
+    plan.add_argument(
+        "--remote",
+        required=True,
+        type=archive_url,
+        metavar="URL",
+        help="s3://bucket/prefix, file:///folder or ./folder",
+    )
     plan.add_argument("--topic", help="topics, joined by commas")
     add_repeated(
         plan,

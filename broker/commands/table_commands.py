@@ -21,6 +21,7 @@ from strandline.broker.tools.commands.options import (
     add_bucket_access,
     add_command,
     add_repeated,
+    archive_url,
 )
 from strandline.spark_lake.options.given_options import named_values
 from strandline.storage.crash_points import check_environment
@@ -154,7 +155,13 @@ def _epilog(*actions: str) -> str:
 def _add_table_options(parser: CommandParser) -> None:
     """Which topic, which table, and how its rows were made."""
     add = parser.add_argument
-    add("--remote", required=True, metavar="URL", help="as in strandline.remote.url")
+    add(
+        "--remote",
+        required=True,
+        type=archive_url,
+        metavar="URL",
+        help="s3://bucket/prefix, file:///folder or ./folder",
+    )
     add(
         "--format",
         choices=("iceberg", "delta"),
@@ -425,6 +432,8 @@ def _check(options: argparse.Namespace) -> int:
     print_table(f"table {report.table}", columns, rows)
     for finding in report.findings:
         say(finding)
+    if report.uncompared:
+        say(f"not compared, because the options have no such field: {', '.join(report.uncompared)}")
     if report.unnamed_findings:
         say(f"and {report.unnamed_findings:,} more like these")
     if report.findings:

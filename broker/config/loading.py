@@ -28,7 +28,7 @@ from strandline.broker.config.listeners import (
 from strandline.broker.config.properties import Property, parse_override, read_properties
 from strandline.broker.config.table import BROKER_CONFIGS, TopicDefaultKey
 from strandline.broker.config.unsupported_keys import IGNORED, REFUSED, find_foreign
-from strandline.storage.config.definition import MIB, with_values
+from strandline.storage.config.definition import with_values
 from strandline.storage.config.log_config import LogConfig, nearest_name
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.tiering.rewrite.scratch import SCRATCH_FOLDER
@@ -265,15 +265,6 @@ def _is_store_url(url: str) -> bool:
     )
 
 
-def _check_cleaner(config: BrokerConfig, _given: _Given) -> None:
-    threads, size = config.cleaner.threads, config.cleaner.dedupe_buffer_bytes
-    if size < threads * MIB:
-        raise InvalidConfig(
-            f"log.cleaner.dedupe.buffer.size={size}: expected at least 1 MiB for each of the"
-            f" {threads} threads of log.cleaner.threads"
-        )
-
-
 # Each raises InvalidConfig, and may return the configuration with its result.
 _CHECKS: Sequence[Callable[[BrokerConfig, _Given], BrokerConfig | None]] = (
     _check_identity,
@@ -281,6 +272,6 @@ _CHECKS: Sequence[Callable[[BrokerConfig, _Given], BrokerConfig | None]] = (
     lambda config, _: config.groups.consumer.check(),
     _check_folders,
     _check_archive,
-    _check_cleaner,
+    lambda config, _: config.cleaner.check(),
     lambda config, _: config.network.check(),
 )

@@ -68,6 +68,7 @@ from strandline.broker.telemetry.sources import Sources
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.alterations import Alterations
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import InvalidConfig, StrandlineError, TierError
 from strandline.storage.local.cleaner.cleaner import LogCleaner
@@ -110,6 +111,7 @@ class Broker:
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
         self._running = RunningConfig(config)
+        self._alterations = Alterations()
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._workers = Workers.start(config)
@@ -258,6 +260,7 @@ class Broker:
             clock=clock,
             believed_ms=guard.now_ms,
             settings=lambda: self._running.current.cleaner,
+            alterations=self._alterations,
         )
         self._moves = ReplicaMoves(
             self._replicas,
@@ -306,6 +309,7 @@ class Broker:
         if self._remote is not None:
             self._remote.follow(self._running.current)
         await self._replicas.follow(image)
+        self._alterations.note()
 
     def _make_tiers(self) -> LocalTier:
         starts, lookups = self._log_dirs.log_start_offsets, self._workers.lookups
@@ -327,6 +331,7 @@ class Broker:
             believed_ms=self._guard.now_ms,
             on_topic_purged=self._purges.add,
             on_restarted=self._note_restarted_log,
+            alterations=self._alterations,
         )
 
     def _note_restarted_log(self) -> None:
@@ -466,7 +471,9 @@ class Broker:
             cold_reader=remote.reader if remote else None,
             cold_pace=self._cold_pace,
             mirror_lag=lambda: self._metadata_log.statistics().mirror_lag,
+            state_exposures=lambda: self._archive.state_exposures() if self._archive else {},
             deleted_counts=lambda: self._archive.deleted_counts() if self._archive else {},
+            lacks=lambda: self._remote.lacks() if self._remote else (),
             conditions=lambda: None if self._claim is None else self._claim.conditions,
             store_requests=remote.store_requests if remote else lambda: None,
             remote_pools=self._workers.remote_pools(),

@@ -190,6 +190,8 @@ class Partition:
                 raise PartitionGone(f"{self.topic_partition} was deleted")
             return self.append(records, origin=origin_of(records), records_checked=True)
         finally:
+            # As in `result_of`: the error of a refused batch must not keep its request's buffer.
+            del preparing
             if self._last_prepared is mine:
                 self._last_prepared = before if before and not before.done() else None
             if before is None or before.done():

@@ -837,7 +837,7 @@ class LocalLog:
 
         Blocks for large files; thread-safe.
         """
-        return self._segments.trash.purge(now_s)
+        return self._segments.trash.purge(now_s, delay_ms=self.config.file_delete_delay_ms)
 
     def truncate_to(self, offset: int) -> None:
         """Drops every batch that ends at or after `offset`.

@@ -146,9 +146,9 @@ class SegmentList:
         names = [file_name(segment.base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
         if with_snapshot:
             names.append(file_name(segment.base_offset, SNAPSHOT_SUFFIX))
-        unlink_at_s = self._clock.monotonic_s() + self._config.file_delete_delay_ms / 1000
+        now_s = self._clock.monotonic_s()
         for name in names:
-            self.trash.put(self._directory / name, unlink_at_s=unlink_at_s)
+            self.trash.put(self._directory / name, now_s=now_s)
 
     def close(self) -> None:
         for segment in self.segments:

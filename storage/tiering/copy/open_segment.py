@@ -17,7 +17,8 @@ byte is uploaded only a few times. Parts that get smaller and smaller are not re
 from `PARTS_MANY` on, a part replaces every earlier one that fits.
 
 Records wait for at most `strandline.remote.active.segment.upload.ms`. Their arrival is noticed at
-the next check, so the time between two checks is subtracted.
+the next check, so the time between two checks is subtracted. With `remote.log.copy.disable` nothing
+new goes to the bucket, and what is there stays (KIP-950).
 """
 
 from __future__ import annotations
@@ -205,8 +206,9 @@ class OpenSegmentSteps:
     def __init__(self, owner: ManifestOwner, copier: OpenSegmentCopier) -> None:
         self._owner = owner
         self._copier = copier
-        # When the records have waited long enough; None while all of them are in the bucket.
-        self._due_s: float | None = None
+        # Since when records wait; None while all of them are in the bucket. How long they may is
+        # asked for at each step: it may be altered meanwhile.
+        self._waiting_since_s: float | None = None
         # Segments whose bytes the committed parts are known to have, since so many cuts of the log.
         # Weak: a segment that is held keeps its file on the disk.
         self._checked: WeakSet[LogSegment] = WeakSet()
@@ -238,7 +240,7 @@ class OpenSegmentSteps:
         if parts[-1].end_offset < end_offset:
             # The remaining records are as old: they are due as well.
             return True
-        self._due_s = None
+        self._waiting_since_s = None
         return False
 
     def _segments(self) -> Sequence[LogSegment]:
@@ -278,18 +280,16 @@ class OpenSegmentSteps:
     ) -> bool:
         """Returns whether records of `segments` behind `tail` have waited as long as they may."""
         upload_ms = unified_log.config.strandline_remote_active_segment_upload_ms
-        covered_bytes = tail[-1].end_position if tail else 0
-        is_covered = sum(segment.size_bytes for segment in segments) <= covered_bytes
-        if (
-            upload_ms < 0
-            or is_covered
-            or unified_log.local.end_offset <= unified_log.log_start_offset
-        ):
-            self._due_s = None
+        is_wanted = upload_ms >= 0 and unified_log.local.is_being_copied
+        waiting_bytes = sum(segment.size_bytes for segment in segments)
+        has_more = waiting_bytes > (tail[-1].end_position if tail else 0)
+        has_more = has_more and unified_log.local.end_offset > unified_log.log_start_offset
+        if not is_wanted or not has_more:
+            self._waiting_since_s = None
             return False
         now_s = self._owner.clock.monotonic_s()
-        if self._due_s is None:
-            # They may have arrived right after the last check.
-            passed_ms = min(upload_ms, tail_check_ms(self._copier.interval_ms, upload_ms))
-            self._due_s = now_s + (upload_ms - passed_ms) / 1000
-        return now_s >= self._due_s
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        # They may have arrived right after the check before the one that saw them.
+        unseen_ms = tail_check_ms(self._copier.interval_ms, upload_ms)
+        return (now_s - self._waiting_since_s) * 1000 + unseen_ms >= upload_ms

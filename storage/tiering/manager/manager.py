@@ -24,6 +24,7 @@ from functools import partial
 from typing import TypeAlias
 
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.alterations import Alterations
 from strandline.storage.concurrency.tasks import side_by_side
 from strandline.storage.errors import StorageError, TierError, TierUnavailable
 from strandline.storage.local.cleaner.process import CleanerProcess
@@ -84,12 +85,14 @@ class TieringManager:
         on_restarted: Callable[[], None] = lambda: None,
         believed_ms: Callable[[], TimestampMs] | None = None,
         ownership: Ownership | None = None,
+        alterations: Alterations | None = None,
     ) -> None:
         """`on_topic_purged` is called when the bucket has no object of a topic and gets none,
         `on_restarted` when a log was restarted behind its archive, before it takes appends.
 
         `believed_ms` is the time by which tombstones expire; None: the clock's. `ownership` says
-        whether the archive is this broker's; None: it is.
+        whether the archive is this broker's; None: it is. `alterations` end the schedule's sleep
+        when the settings of a topic or the broker are altered; None: none are.
         """
         self.ownership = ownership or Ownership()
         self.health = StoreHealth(store, executor=executors.metadata, clock=clock)
@@ -106,6 +109,7 @@ class TieringManager:
         self._reader = reader
         self._clock = clock
         self._config = config
+        self._alterations = alterations or Alterations()
         self.counters: dict[str, TopicCounters] = {}
         # Of removed topics, so that a sum over all never decreases.
         self.departed = TopicCounters()
@@ -357,18 +361,19 @@ class TieringManager:
         await self.changes.step(is_last=True)
 
     def reconfigure(self, config: TieringConfig) -> None:
-        """Applies the dynamic settings: quotas, parallel copies and reads."""
+        """Applies the dynamic settings: quotas, parallel copies and reads, memory for keys."""
         self.copy_quota.limits = config.copy_quota
         self.fetch_quota.limits = config.fetch_quota
         self._gate.reads_max = config.reads_max
         self._pool.resize(config.workers)
         self._workers.copier.copies_max = config.workers
+        self._workers.compactor.key_bytes_max = config.compaction_key_bytes_max
 
     async def _schedule(self) -> None:
         while True:
             self._removals.begin_second_purges()
             self._add_all()
-            await asyncio.sleep(self._interval_ms() / 1000)
+            await self._alterations.sleep(lambda: self._interval_ms() / 1000)
 
     def _interval_ms(self) -> int:
         """Ms until every partition is checked again: the shortest that one of them needs."""
@@ -447,6 +452,8 @@ class TieringManager:
             return True
         self._tombstones_read = True
         for info in topics:
+            if (known := self._topics.get(info.topic_id)) is not None:
+                known.found(info)
             if info.is_deleted or info.topic_id in self._removals.disabled:
                 self._go_on_with_purge(info)
         return True

@@ -373,6 +373,8 @@ class ArchiveCompactor:
         time for expiring tombstones, which does not follow a clock jump at once.
         """
         self.store = store
+        # May be changed at any time; the next round takes it.
+        self.key_bytes_max = key_bytes_max
         self.believed_ms = believed_ms
         self.quota: TierQuota = merger.quota
         self._process = process
@@ -383,7 +385,6 @@ class ArchiveCompactor:
             process=process,
             merger=merger,
             believed_ms=believed_ms,
-            key_bytes_max=key_bytes_max,
             scratch=scratch,
         )
         self._round: CompactionRound | None = None
@@ -400,7 +401,7 @@ class ArchiveCompactor:
     def begin(self, job: CompactionJob) -> None:
         """Begins a round; none may be running. Raises DiskError."""
         assert self._round is None, (job.partition, self._round)
-        self._round = self._new_round(job)
+        self._round = self._new_round(job, key_bytes_max=self.key_bytes_max)
 
     async def run(self, call: Callable[[], T]) -> T:
         """Returns the result of a blocking call, made in the threads of copies."""

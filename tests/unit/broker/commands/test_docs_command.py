@@ -62,6 +62,13 @@ def test_an_anchor_names_one_section_of_a_page() -> None:
     assert find(TEXTS, "docs/runbooks/disk.md#how-much").endswith("### How much\n\nMuch.\n")
 
 
+def test_the_name_of_a_property_finds_its_sections() -> None:
+    page = "# Configuration\n\n### `log.dirs`\n\nFolders.\n\n### `log.dir`\n\nA folder.\n"
+    text = find({**TEXTS, "reference/configuration.md": page}, "log.dir")
+    assert "A folder." in text
+    assert "Folders." not in text
+
+
 def test_sections_that_fit_alike_are_listed() -> None:
     texts = {**TEXTS, "how-to/full.md": "# Full disk\n\nFree some.\n"}
     first, second, *_ = find(texts, "disk is full").splitlines()

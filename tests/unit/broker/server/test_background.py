@@ -14,6 +14,7 @@ import pytest
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.server import background
 from strandline.broker.server.background import (
@@ -166,24 +167,52 @@ class JumpingClock(ManualClock):
         self._now_ms += delta_ms
 
 
-def test_a_clock_that_jumps_ahead_forgets_no_producer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a forgotten one repeats would be taken a second time."""
-    monkeypatch.setattr(background, "PRODUCER_CHECK_S", 0.0)
-    clock, producers = JumpingClock(), ProducerState()
+def producer_upkeep(
+    clock: JumpingClock, running: SimpleNamespace
+) -> tuple[ProducerState, LogUpkeep]:
+    """Of a log with one producer, which was there a moment ago."""
+    producers = ProducerState()
     entry = ProducerEntry(producer_id=7, epoch=0)
     entry.last_timestamp_ms = clock.now_ms()
     producers.entries[7] = entry
     partition = SimpleNamespace(log=SimpleNamespace(local=SimpleNamespace(producers=producers)))
-    current = BrokerConfig()
     upkeep = LogUpkeep(
         cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
         cast(LogDirs, None),
         metadata=cast(Metadata, None),
-        running=cast(RunningConfig, SimpleNamespace(current=current)),
+        running=cast(RunningConfig, running),
         workers=cast(Workers, None),
         clock=clock,
         believed_ms=JumpGuard(clock).now_ms,
     )
+    return producers, upkeep
+
+
+def test_idle_producers_go_by_the_limit_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "PRODUCER_CHECK_S", 0.0)
+    clock, running = JumpingClock(), SimpleNamespace(current=BrokerConfig())
+    producers, upkeep = producer_upkeep(clock, running)
+
+    async def some_turns() -> None:
+        task = asyncio.ensure_future(upkeep.expire_producers_forever())
+        clock.advance_ms(60_000)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert 7 in producers.entries
+        running.current = load_config(None, ["producer.id.expiration.ms=60000"])
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not producers.entries
+        task.cancel()
+
+    asyncio.run(some_turns())
+
+
+def test_a_clock_that_jumps_ahead_forgets_no_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a forgotten one repeats would be taken a second time."""
+    monkeypatch.setattr(background, "PRODUCER_CHECK_S", 0.0)
+    clock = JumpingClock()
+    producers, upkeep = producer_upkeep(clock, SimpleNamespace(current=BrokerConfig()))
 
     async def some_turns() -> None:
         task = asyncio.ensure_future(upkeep.expire_producers_forever())

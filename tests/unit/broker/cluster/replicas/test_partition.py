@@ -41,7 +41,7 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from strandline.storage.clock import SystemClock
-from strandline.storage.errors import DiskError
+from strandline.storage.errors import DiskError, InvalidRecords
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from tests.unit.broker.cluster.served import leading
@@ -333,5 +333,25 @@ def test_a_log_whose_flush_failed_is_freed_without_a_collection() -> None:
             with pytest.raises(DiskError):
                 await partition.flush()
         return weakref.ref(log)
+
+    assert asyncio.run(run())() is None
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_a_refused_batch_is_freed_without_a_collection() -> None:
+    """Its error references the request's buffer, and clients choose how many there are."""
+
+    def refuse() -> memoryview:
+        raise InvalidRecords("records that do not match their header")
+
+    async def run() -> weakref.ref[InvalidRecords]:
+        with ThreadPoolExecutor(1) as workers:
+            partition = partition_over(SyncedLog(), workers)
+            loop = asyncio.get_running_loop()
+            try:
+                await partition.append_prepared(loop.run_in_executor(workers, refuse))
+            except InvalidRecords as error:
+                return weakref.ref(error)
+        raise AssertionError("it was not refused")
 
     assert asyncio.run(run())() is None

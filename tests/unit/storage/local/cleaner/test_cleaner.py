@@ -278,7 +278,7 @@ def test_a_child_that_dies_is_tried_again_with_pauses_but_not_for_ever(
     log.append((b"a", b"2"))
     log.seal()
 
-    def die() -> None:
+    def die(**_asked: object) -> None:
         raise death
 
     with monkeypatch.context() as patch:
@@ -424,6 +424,18 @@ def test_what_is_appended_behind_a_truncation_is_compacted_like_anything_new(
     assert log.cleaned_offset == 1
     log.seal_and_clean()
     assert [(r.offset, r.value) for r in log.records()] == [(1, b"2"), (3, b"2")]
+
+
+def test_files_that_wait_to_be_unlinked_go_by_the_delay_of_the_moment(tmp_path: Path) -> None:
+    """Who needs the space lowers it."""
+    log = CompactedLog(tmp_path, config=replace(CONFIG, file_delete_delay_ms=60_000))
+    log.append((b"a", b"1"))
+    log.append((b"a", b"2"))
+    log.seal_and_clean()
+    log.clock.advance_ms(30_000)
+    assert log.log.purge_deleted(log.clock.monotonic_s()) == 0
+    log.log.update_config(replace(CONFIG, file_delete_delay_ms=30_000))
+    assert log.log.purge_deleted(log.clock.monotonic_s()) > 0
 
 
 def test_files_of_a_segment_that_is_cleaned_again_and_again_wait_their_whole_delay(

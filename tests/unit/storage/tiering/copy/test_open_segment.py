@@ -559,3 +559,40 @@ async def test_a_segment_that_is_closed_while_its_topic_is_registered_is_copied_
         assert rig.statistics.copy_failure is None
         await pass_and_settle(rig)
         assert (rig.archived, tail(rig)) == ([(0, 20)], [])
+
+
+@asynchronous
+async def test_a_limit_that_is_altered_while_records_wait_counts_from_when_they_came(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        rig.configure(strandline_remote_active_segment_upload_ms=3_600_000)
+        rig.produce(10)
+        await rig.manager.run_once()
+        rig.pass_ms(UPLOAD_MS // 2)
+        rig.configure(strandline_remote_active_segment_upload_ms=UPLOAD_MS)
+        await rig.manager.run_once()
+        assert tail(rig) == [], "half of it has passed"
+        rig.configure(strandline_remote_active_segment_upload_ms=2 * UPLOAD_MS)
+        rig.pass_ms(UPLOAD_MS)
+        await rig.manager.run_once()
+        assert tail(rig) == []
+        rig.pass_ms(UPLOAD_MS // 2)
+        await rig.manager.run_once()
+        assert tail(rig) == [(0, 10)]
+
+
+@asynchronous
+async def test_nothing_more_is_uploaded_while_copying_is_disabled(tmp_path: Path) -> None:
+    """KIP-950: what is in the bucket stays there."""
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        rig.produce(10)
+        await pass_and_settle(rig)
+        assert tail(rig) == [(0, 10)]
+        rig.configure(remote_log_copy_disable=True)
+        rig.produce(10)
+        await pass_and_settle(rig)
+        assert tail(rig) == [(0, 10)]
+        rig.configure(remote_log_copy_disable=False)
+        await pass_and_settle(rig)
+        assert tail(rig)[-1][1] == 20
