@@ -379,8 +379,9 @@ class LogConfig:
         "strandline.remote.active.segment.upload.ms",
         LONG,
         3_600_000,
-        "Longest time in ms until records of an open segment are in the remote tier, for a restore"
-        " and the lake; -1: the broker uploads only closed segments.",
+        "Longest time in ms until records are in the remote tier whose segment is open, or closed"
+        " with an open transaction, or waits for the cleaner: for a restore and the lake; -1: the"
+        " broker uploads only whole segments.",
         "strandline.remote.active.segment.upload.ms",
         minimum=-1,
     )

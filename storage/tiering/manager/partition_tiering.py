@@ -4,7 +4,7 @@ One step, under the partition's lock; each file numbers its own steps:
 
     load       the manifest, if it must be read; log start := the higher of both   manifest_owner.py
     copy       the log start into the manifest, then a closed segment,                copy/steps.py
-               or new records of the open one                                  copy/open_segment.py
+               or a part of those that cannot be copied yet                    copy/open_segment.py
     expire     segments below the log start                                           expiration.py
     merge      small segments                                                    rewrite/merging.py
     compact    the archive of a compacted topic                               rewrite/compaction.py
