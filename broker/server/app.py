@@ -40,6 +40,7 @@ from strandline.broker.coordination.model.consumer_messages import MemberTimes
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.runtime.markers import LocalMarkers
 from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
+from strandline.broker.handlers.auth.failed_logins import FailedLogins
 from strandline.broker.handlers.dispatch.dispatch import Dispatcher
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.fetch.sessions import FetchSessionCache
@@ -118,6 +119,7 @@ class Broker:
         self._loop.set_default_executor(self._workers.default)
         self._phase = Phase.STARTING
         self._quotas = ClientQuotas(clock, config.quota_windows)
+        self._failed_logins = FailedLogins(clock)
         self._traffic = RequestTraffic()
         self._cold_pace = ColdPace(lambda: self._running.current.pace)
         self._purges = FinishedPurges()
@@ -405,7 +407,9 @@ class Broker:
     def _listen(self, spawn: Spawn) -> None:
         config, running = self._config, self._running
         self._server = Server(
-            ConnectionHandlers(config, self._make_dispatcher(), self._metadata, self._clock),
+            ConnectionHandlers(
+                config, self._make_dispatcher(), self._metadata, self._clock, self._failed_logins
+            ),
             limits=lambda: running.current.network,
             admit=self._quotas.connected,
             pace=lambda listener: self._quotas.accepted(listener, running.current.connection_rates),
@@ -457,6 +461,7 @@ class Broker:
             clock=self._clock,
             requests=self._traffic,
             server=self._server,
+            failed_logins=self._failed_logins.by_address,
             metadata=self._metadata,
             replicas=self._replicas,
             groups=self._groups,

@@ -79,7 +79,12 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         Connections that the broker did not serve, above max.connections, max.connections.per.ip
         or a connection_creation_rate.
     strandline_connections_closed_total{reason}
-        Connections that the broker closed: idle, or stalled in a request or an answer.
+        Connections that the broker closed: idle, stalled in a request or an answer, without a
+        login in time (login), or above a lowered max.connections (excess).
+    strandline_connections_logging_in
+        Connections whose clients have not logged in yet.
+    strandline_failed_logins_total{address}
+        Failed logins, by the client's address; from the hundredth address on as "other".
     strandline_connections_muted
         Connections that a quota mutes.
     strandline_receive_buffer_bytes

@@ -46,6 +46,7 @@ class Sources:
     clock: Clock
     requests: RequestTraffic
     server: Server
+    failed_logins: Callable[[], Mapping[str, int]]
     metadata: Metadata
     replicas: ReplicaManager
     groups: GroupCoordinator
