@@ -432,6 +432,8 @@ def _check(options: argparse.Namespace) -> int:
     print_table(f"table {report.table}", columns, rows)
     for finding in report.findings:
         say(finding)
+    if report.uncompared:
+        say(f"not compared, because the options have no such field: {', '.join(report.uncompared)}")
     if report.unnamed_findings:
         say(f"and {report.unnamed_findings:,} more like these")
     if report.findings:

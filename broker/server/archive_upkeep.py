@@ -32,7 +32,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -71,6 +71,7 @@ from strandline.storage.remote.object_store.conditional_writes import (
     check_conditional_writes,
 )
 from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.tiering.log.exposure import Exposure
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 
@@ -365,6 +366,7 @@ class ArchiveUpkeep:
                 partial(_logs_of, replicas, topic),
                 executor=workers.manifests,
                 clock=clock,
+                interval_ms=groups_interval_ms,
                 topic=topic,
                 prefix=prefix,
             )
@@ -428,6 +430,13 @@ class ArchiveUpkeep:
                 looking.failed(error)
             else:
                 looking.succeeded()
+
+    def state_exposures(self) -> Mapping[str, Iterable[Exposure | None]]:
+        """What only this machine has of the groups' offsets and of the transactional ids."""
+        return {
+            OFFSETS_TOPIC: self._groups.exposures(),
+            TRANSACTION_TOPIC: self._transactions.exposures(),
+        }
 
     def deleted_counts(self) -> Mapping[str, int]:
         """Counts of deleted objects outside the topics' folders, by kind."""

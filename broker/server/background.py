@@ -135,7 +135,7 @@ class LogUpkeep:
             while due:
                 # Removed: this loop must not hold a partition that is deleted later.
                 together = [due.pop() for _ in due[:SYNC_THREADS]]
-                await asyncio.gather(*(_flush(one, quiet_log) for one in together))
+                await asyncio.gather(*(_flush(one, quiet_log, now_s) for one in together))
                 together.clear()
             unwritten = [
                 partition
@@ -188,9 +188,12 @@ class LogUpkeep:
                 await asyncio.sleep(0)
 
 
-async def _flush(partition: Partition, quiet_log: QuietLog) -> None:
+async def _flush(partition: Partition, quiet_log: QuietLog, now_s: float) -> None:
+    local = partition.log.local
     try:
-        await partition.flush()
+        # A roll waits for no record behind it, as in Kafka: on a late disk there is always one.
+        is_due = local.flush_is_due(now_s)
+        await partition.flush(None if is_due else local.active_segment.base_offset)
     except DiskError as error:
         _report(quiet_log, "flush failed", partition, error)
 

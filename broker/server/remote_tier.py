@@ -10,7 +10,7 @@ from strandline.broker.server.workers import Workers
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.alterations import Alterations
 from strandline.storage.model import TimestampMs, TopicId
-from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.object_store.interface import Lack, ObjectStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
 from strandline.storage.tiering.manager.manager import TieringManager
 from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
@@ -64,6 +64,11 @@ class RemoteTier:
         self.manager.reconfigure(current.tiering)
         self._workers.resize(current)
         self.reader.resize(current.cold_reader)
+
+    def lacks(self) -> list[str]:
+        """The kinds of requests that the store refused, and that are done in another way."""
+        # What a conditional DELETE saves is a wait, and few servers have it.
+        return [lack.value for lack in self._store.lacks if lack is not Lack.CONDITIONAL_DELETE]
 
     def store_requests(self) -> tuple[Mapping[str, int], int] | None:
         """Counts of S3 requests and failed attempts so far; None for other stores."""

@@ -146,6 +146,21 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
     strandline_remote_copy_held_seconds{topic, partition, producer_id, start_offset}
         Age in seconds of the oldest open transaction of a partition, if it keeps closed segments
         from the archive; up to a minute late, and absent otherwise.
+    strandline_exposed_records{topic, tiered}
+        Records that only this machine has, counted by offsets: the loss if it burned now. `tiered`
+        is false for topics without an archive, of which these are all records. Groups and
+        transactions are told by their topics. Without a topic: the sum.
+    strandline_exposed_bytes{topic, tiered}
+        Bytes of those records on the disk.
+    strandline_exposed_seconds{topic}
+        Seconds since the oldest of those records arrived, of topics with an archive; up to a check
+        interval too many. Without a topic: the longest.
+    strandline_exposed_late_seconds{topic}
+        Seconds by which that exceeds strandline.remote.active.segment.upload.ms of the topic, or
+        strandline.remote.groups.upload.ms; 0 with -1, and while remote.log.copy.disable is true.
+    strandline_exposed_unknown_partitions
+        Partitions with an archive whose extent the broker does not know yet: the figures above
+        leave them out.
     strandline_remote_up
         1 if the object store answers, 0 if it is unreachable.
     strandline_remote_writes_refused_seconds{error}
@@ -154,6 +169,9 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
     strandline_remote_conditions_atomic
         0 if more than one of several concurrent conditional writes succeeded at the start: the
         archive is safe with this broker alone. 1 if just one did.
+    strandline_remote_lacking{request}
+        1 for each kind of request that the object store refused, so that the broker does it in
+        another way: `checksums`, `multipart`, `batch_delete`.
     strandline_remote_archive_owned
         1 if this broker owns the archive; 0 until it knows that, and once another broker owns it.
     strandline_metadata_mirror_lag

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,6 +22,7 @@ from strandline.storage.model import Offset, TopicPartition
 if TYPE_CHECKING:
     from strandline.storage.remote.object_store.conditional_writes import Conditions
     from strandline.storage.remote.reader.cold_reader import ColdReader
+    from strandline.storage.tiering.log.exposure import Exposure
     from strandline.storage.tiering.manager.manager import TieringManager
 
 
@@ -60,8 +61,11 @@ class Sources:
     cold_reader: ColdReader | None = None
     cold_pace: ColdPace | None = None
     mirror_lag: Callable[[], int] = lambda: 0
+    # By topic, what only this machine has of the state of groups and transactions.
+    state_exposures: Callable[[], Mapping[str, Iterable[Exposure | None]]] = dict
     deleted_counts: Callable[[], Mapping[str, int]] = dict
     conditions: Callable[[], Conditions | None] = lambda: None
+    lacks: Callable[[], Iterable[str]] = tuple
     store_requests: Callable[[], tuple[Mapping[str, int], int] | None] = lambda: None
     remote_pools: Mapping[str, ResizablePool] = field(default_factory=dict)
     cleaner: CleanerFigures | None = None

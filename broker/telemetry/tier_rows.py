@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.telemetry.exposition import Sample
+from strandline.broker.telemetry.exposure_rows import ExposureSums
 from strandline.broker.telemetry.families import (
     ADDED_UP_PER_STEP,
     ALL_TOPICS,
@@ -66,17 +67,22 @@ def tier_rows(
     if sources.tiering is None:
         return
     yield from _tiering_counters(sources.tiering, topics)
-    sums = _Sums()
+    sums, exposed = _Sums(), ExposureSums()
     for number, partition in enumerate(partitions):
         statistics = sources.tiering.statistics_of(partition.topic_partition)
         if statistics is not None:
             sums.add(statistics)
+            exposed.add_tiered(partition.topic_partition.topic, statistics.exposed)
+        else:
+            exposed.add_untiered(partition)
         if number % LOOKED_UP_PER_STEP == 0:
             yield None
     prefix = "kafka_server_brokertopicmetrics_"
     for name in _TIER_GAUGES:
         yield row_of(prefix + name, sums.by_topic(name, topics))
     yield row_of("strandline_remote_copy_waiting_segments", sums.waiting(topics))
+    exposed.add_state(sources.state_exposures())
+    yield from exposed.rows(topics)
     now_s = sources.clock.monotonic_s()
     for name, failing in (("copy", sums.failing_copies), ("delete", sums.failing_deletes)):
         left_out[f"{name} failures"] = max(0, len(failing) - sources.partitions_max)
@@ -112,6 +118,9 @@ def tier_rows(
     if conditions is not None:
         # Here the module of the remote tier is loaded already.
         yield single("strandline_remote_conditions_atomic", int(conditions.name == "AT_ONCE"))
+    yield row_of(
+        "strandline_remote_lacking", [Sample(1, (name,)) for name in sorted(sources.lacks())]
+    )
     yield single("strandline_remote_archive_owned", int(sources.tiering.ownership.is_ours))
     yield single("strandline_metadata_mirror_lag", sources.mirror_lag())
     yield row_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from strandline.broker.config.table import BROKER_SECTIONS, TOPIC_DEFAULTS
+from strandline.broker.config.table import BROKER_SECTIONS, TOPIC_DEFAULTS, TopicDefaultKey
 from strandline.broker.config.unsupported_keys import IGNORED, REFUSED, UnsupportedKeys
 from strandline.storage.config.definition import ValueType
 from strandline.storage.config.log_config import INT_MAX, LONG_MAX, TOPIC_CONFIGS, ConfigDef
@@ -81,7 +81,7 @@ def _broker_property(definition: ConfigDef) -> str:
     return _property(_code(definition.name), definition, definition.doc)
 
 
-def _topic_default(definition: ConfigDef) -> str:
+def _topic_default(definition: TopicDefaultKey) -> str:
     of = definition.topic_property
     link = f"[{_code(of)}](#{_anchor(of)}-topic)"
     return _property(_code(definition.name), definition, f"Default of the topic property {link}.")

@@ -16,7 +16,7 @@ _INTRODUCTION = """\
 
 For developers of clients, and for whoever checks whether a client works. The table lists the APIs
 of the broker. It does not advertise others, and closes the connection on a request for one, as
-Apache Kafka does. The ranges end where Apache Kafka 4.3's do. From the version in the last column
+Apache Kafka does. The ranges end where Apache Kafka 4.4's do. From the version in the last column
 on, requests have compact lengths and tagged fields (KIP-482).
 
 | API | key | versions | flexible |
@@ -73,7 +73,11 @@ Each difference is intentional:
   UNKNOWN_SERVER_ERROR. [Decision 24](../decisions/0024-transactions.md) has the differences that
   come from coordinator and partitions in one process.
 * **Groups**: the broker does not keep a group of which it only refused a join; Kafka keeps it,
-  empty, until a client deletes it.
+  empty, until a client deletes it. OffsetFetch returns no offset of a deleted topic, nor of one
+  that had the name before; Kafka does so until it has removed the offset. As in Kafka, the record
+  of a commit with its own retention (OffsetCommit 2 to 4) lacks the topic's id: a broker that is
+  killed within a second after the topic was deleted and created again takes it for one of the new
+  topic.
 * **CreateTopics** refuses topics from the first one on with which the request exceeds 10,000
   partitions; Kafka refuses all topics of such a request.
 * **DeleteRecords**: the broker answers when the new log start is synced to the disk: no crash

@@ -95,7 +95,7 @@ class Dispatcher:
         self._produce = produce
         self._fetch = fetch
         self._others: dict[ApiKey, Handler] = {
-            ApiKey.API_VERSIONS: partial(api_versions, services.metadata),
+            ApiKey.API_VERSIONS: partial(api_versions, services),
             **others,
         }
         self._quotas = services.quotas

@@ -42,6 +42,13 @@ REFUSED = {
     "StoreFull": "there is no room",
 }
 
+# What is done on a server that lacks a kind of request.
+INSTEAD = {
+    "checksums": "what is written is read back, as the server takes no checksums",
+    "multipart": "large segments go in one request, as the server takes no parts",
+    "batch_delete": "objects are deleted one by one",
+}
+
 _REFUSED_RUNBOOKS = {
     "AccessDenied": "accessdenied--credentials-or-policy",
     "StoreFull": "remote-tier-has-no-room--the-store-is-full",
@@ -313,6 +320,8 @@ def _writes(page: Page) -> HealthCheck:
     is_safe = page.value("strandline_remote_conditions_atomic", 1.0) == 1
     # With one broker it is safe: this is shown, and is no alert.
     figure = "taken" if is_safe else "taken, safe with this broker alone; see the log of its start"
+    lacking = [one.labels.get("request", "") for one in page.all("strandline_remote_lacking")]
+    figure = "; ".join((figure, *(INSTEAD.get(name, f"without {name}") for name in lacking)))
     return HealthCheck(what="writes to the archive", figure=figure, runbook="")
 
 

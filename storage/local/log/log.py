@@ -14,8 +14,8 @@ and the recovery in `truncate_to` block. `flush`, `find_timestamp`, `max_timesta
 
 Order of an append:  1 check  2 stamp offset and epoch  3 one write  4 indexes, producers (memory).
 Order of a roll:     1 index files and producer snapshot whole, not synced  2 new segment file
-                     3 segment list  4 hook.  `flush` syncs all of it later and only then moves the
-                     recovery point, so a crash before that rebuilds from the log.
+                     3 segment list  4 hook.  `flush` syncs it later, segment by segment, and only
+                     then moves the recovery point, so a crash before that rebuilds from the log.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ class LocalLog:
         # The error that stopped this log; None while it works.
         self.failure: DiskError | None = None
         self._names_unsynced = True
-        self._flush_lock = threading.Lock()
+        self._flush_turn = threading.Condition()
+        self._is_flushing = False
         self._recovery_point = RecoveryPoint()
         self._end_offset = loaded.end_offset
         # Records from here on were appended since the log was opened.
@@ -719,42 +720,78 @@ class LocalLog:
         path = self.directory / file_name(self._end_offset, SNAPSHOT_SUFFIX)
         files.write_atomically(path, self.producers.encode_snapshot(), sync=sync)
 
-    def flush(self) -> None:
-        """Syncs everything up to the end and moves the recovery point. Blocks; thread-safe.
+    def flush(self, up_to: Offset | None = None) -> None:
+        """Syncs the segments that begin below `up_to` (None: all), and what their recovery needs.
 
-        Raises DiskError: the recovery point stays, and the log takes no more appends, unless the
-        process only had no descriptor left to sync with. A log that is stopped is not synced.
+        The recovery point moves with each of them, up to the end that the log had before its sync.
+        Callers take turns, a segment each: one that wants less does not wait for the others' rest.
+        Blocks; thread-safe. Raises DiskError: the recovery point stays, and the log takes no more
+        appends, unless the process only had no descriptor left to sync with. A log that is stopped
+        is not synced.
         """
-        with self._flush_lock:
+        # Read before the segments: after a cut, those may have lost records that the log has again.
+        cut_count, end_offset = self.cut_count, self._end_offset
+        wanted = [s for s in self.segments if up_to is None or s.base_offset < up_to]
+        for segment in (*wanted, None):
+            self._flush_in_turn(segment, cut_count)
+        if up_to is None or up_to >= end_offset:
+            self._last_flush_s = self.clock.monotonic_s()
+
+    def _flush_in_turn(self, segment: LogSegment | None, cut_count: int) -> None:
+        with self._flush_turn:
+            self._flush_turn.wait_for(lambda: not self._is_flushing or self._is_synced(segment))
             if self.failure is not None:
                 # The next fsync would succeed, see below.
                 raise self._stopped()
-            # Read before the sync: records appended meanwhile belong to the next flush.
-            cut_count = self.cut_count
-            end_offset, recovery_point = self._end_offset, self.recovery_point
-            names_unsynced, self._names_unsynced = self._names_unsynced, False
-            try:
-                self._segments.sync(recovery_point)
-                if self.leader_epochs.is_unwritten:
-                    self.leader_epochs.write(sync=True)
-                elif self.leader_epochs.is_unsynced:
-                    self.leader_epochs.sync()
-                    names_unsynced = True
-                if names_unsynced:
-                    files.sync_directory(self.directory)
-            except DiskError as error:
-                self._names_unsynced = True
-                # The kernel may have dropped pages that it could not write, and the next fsync
-                # would succeed. So nothing may be acknowledged until a recovery has read the files
-                # again. A file that could not be opened was not synced at all.
-                if not error.is_out_of_descriptors:
-                    self._fail(error)
-                raise
-            except MemoryError:
-                self._names_unsynced = True
-                raise
-            self._recovery_point.raise_to(end_offset, cut_count=cut_count)
-            self._last_flush_s = self.clock.monotonic_s()
+            if self._is_synced(segment):
+                return
+            self._is_flushing = True
+        try:
+            self._sync(segment, cut_count)
+        finally:
+            with self._flush_turn:
+                self._is_flushing = False
+                self._flush_turn.notify_all()
+
+    def _is_synced(self, segment: LogSegment | None) -> bool:
+        """Whether a segment is durable as far as it goes; None: the names and the epochs."""
+        if segment is None:
+            epochs = self.leader_epochs
+            return not (self._names_unsynced or epochs.is_unwritten or epochs.is_unsynced)
+        is_whole = segment.is_active or segment.is_durable
+        return is_whole and self._end_of(segment) <= self.recovery_point
+
+    def _end_of(self, segment: LogSegment) -> Offset:
+        end_offset = self._end_offset
+        # Compaction may leave the active segment without its last batches.
+        return end_offset if segment is self._segments.active else segment.end_offset
+
+    def _sync(self, segment: LogSegment | None, cut_count: int) -> None:
+        # Read before the sync: records appended meanwhile belong to the next flush.
+        end_offset = self.recovery_point if segment is None else self._end_of(segment)
+        names_unsynced, self._names_unsynced = self._names_unsynced, False
+        try:
+            if segment is not None:
+                segment.sync()
+            if self.leader_epochs.is_unwritten:
+                self.leader_epochs.write(sync=True)
+            elif self.leader_epochs.is_unsynced:
+                self.leader_epochs.sync()
+                names_unsynced = True
+            if names_unsynced:
+                files.sync_directory(self.directory)
+        except DiskError as error:
+            self._names_unsynced = True
+            # The kernel may have dropped pages that it could not write, and the next fsync
+            # would succeed. So nothing may be acknowledged until a recovery has read the files
+            # again. A file that could not be opened was not synced at all.
+            if not error.is_out_of_descriptors:
+                self._fail(error)
+            raise
+        except MemoryError:
+            self._names_unsynced = True
+            raise
+        self._recovery_point.raise_to(end_offset, cut_count=cut_count)
 
     def write_epochs(self) -> None:
         """Writes leader epochs that are only in memory. Blocks; thread-safe. Raises DiskError."""

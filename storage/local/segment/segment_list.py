@@ -150,13 +150,6 @@ class SegmentList:
         for name in names:
             self.trash.put(self._directory / name, now_s=now_s)
 
-    def sync(self, recovery_point: int) -> None:
-        """fsync of segments that are not durable yet. Blocks; thread-safe. Raises DiskError."""
-        for segment in self.segments:
-            is_behind = segment.end_offset > recovery_point
-            if is_behind or not (segment.is_active or segment.is_durable):
-                segment.sync()
-
     def close(self) -> None:
         for segment in self.segments:
             segment.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -25,10 +26,12 @@ from strandline.broker.server.background import (
 )
 from strandline.broker.server.workers import Workers
 from strandline.retention.jump_guard import JumpGuard
+from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import StrandlineError
 from strandline.storage.local.formats.producer_state import ProducerEntry, ProducerState
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from tests.support.manual_clock import ManualClock
+from tests.unit.storage.local.builders import fill, open_log
 
 
 class CountingMetadata:
@@ -71,6 +74,44 @@ def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_seco
         task.cancel()
 
     asyncio.run(some_turns())
+
+
+@pytest.mark.parametrize("flush_messages", [1, 1000])
+def test_a_roll_waits_for_no_record_behind_it_unless_flush_messages_is_due(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flush_messages: int
+) -> None:
+    monkeypatch.setattr(background, "FLUSH_CHECK_S", 0.0)
+    log = open_log(tmp_path, config=LogConfig(flush_messages=flush_messages))
+    fill(log, 2)
+    log.roll()
+    fill(log, 1)
+    wanted: list[int | None] = []
+
+    async def flush(up_to: int | None) -> None:
+        wanted.append(up_to)
+        log.flush(up_to)
+
+    partition = SimpleNamespace(log=SimpleNamespace(local=log), flush=flush)
+    clock = ManualClock()
+    upkeep = LogUpkeep(
+        cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
+        cast(LogDirs, None),
+        metadata=cast(Metadata, None),
+        running=cast(RunningConfig, None),
+        workers=cast(Workers, SimpleNamespace(disk=None)),
+        clock=clock,
+        believed_ms=clock.now_ms,
+    )
+
+    async def some_turns() -> None:
+        task = asyncio.ensure_future(upkeep.flush_forever())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(some_turns())
+    assert wanted == [None if flush_messages == 1 else 20]
+    assert log.recovery_point == (30 if flush_messages == 1 else 20)
 
 
 def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_first(

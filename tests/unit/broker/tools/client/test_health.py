@@ -193,3 +193,10 @@ def test_what_lies_where_is_summed_over_partitions() -> None:
 def test_labels_may_hold_quotes_backslashes_and_commas() -> None:
     page = Page('m{directory="C:\\\\a \\"b\\", c=\\"d",x="\\n"} 1 1700000000\n')
     assert page.all("m")[0].labels == {"directory": 'C:\\a "b", c="d', "x": "\n"}
+
+
+def test_what_is_done_in_another_way_on_this_server_is_told_and_is_no_trouble() -> None:
+    page = Page(f'{WELL}strandline_remote_lacking{{request="batch_delete"}} 1\n')
+    checks = {check.what: check for check in check_broker(page, "")}
+    assert checks["writes to the archive"].figure == "taken; objects are deleted one by one"
+    assert not any(check.trouble for check in checks.values())
