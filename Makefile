@@ -328,7 +328,7 @@ $(JAR): $(wildcard spark_lake/jvm/src/*.scala) scripts/spark-jar requirements/de
 	@scripts/spark-jar $(PY) $@
 
 .PHONY: jar
-jar: $(DEV) java ## compile the reader inside Spark's JVM, for a checkout and for the wheel
+jar: java ## compile the reader inside Spark's JVM, for a checkout and for the wheel
 	@$(MAKE) $(JAR)
 
 .PHONY: docs

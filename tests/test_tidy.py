@@ -450,7 +450,7 @@ def requirements_of(*extras: str) -> list[Requirement]:
 @pytest.mark.parametrize(
     ("lock", "extras"),
     [
-        ("requirements/broker.lock", ("cli",)),
+        ("requirements/broker.lock", ()),
         ("requirements/demo.lock", ("demo",)),
         ("requirements/dev.lock", ("dev",)),
     ],

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
-from strandline.storage.extras import how_to_install
 from strandline.storage.system.host_names import is_host_name
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ REQUEST_SECONDS_MAX = 30.0
 # After that, the first request reports the error of a slow login.
 LOGIN_TRY_SECONDS = 0.25
 LOGIN_TRIES_MAX = 20
-
-_INSTALL = how_to_install("cli")
 
 # Remedies by the code's name in librdkafka.
 _REMEDIES: Mapping[str, str] = {
@@ -154,17 +151,6 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or not is_host_name(host) or not port.isdigit() or not 0 < int(port) < 65536:
         raise WrongUse(f"{address!r} is no HOST:PORT")
     return host, int(port)
-
-
-def require_library() -> None:
-    """Raises ToolFailure when the extra is not installed."""
-    try:
-        import confluent_kafka  # noqa: F401
-    except ImportError:
-        raise ToolFailure(
-            "this command speaks to brokers with confluent-kafka, which is not installed",
-            remedy=_INSTALL,
-        ) from None
 
 
 @contextmanager

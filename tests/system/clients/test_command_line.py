@@ -352,14 +352,6 @@ def test_a_broker_that_is_not_there_is_told_at_once(capsys: pytest.CaptureFixtur
     assert "strandline serve" in capsys.readouterr().err
 
 
-def test_without_the_extra_the_tools_say_what_to_install(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    shell.run("topic", "list", code=1)
-    assert ".whl[cli]'" in shell.complaint
-
-
 @pytest.mark.parametrize(
     "words",
     [("topic",), ("topic", "alter"), ("group", "reset-offsets"), ("produce",), ("consume",)],
