@@ -17,6 +17,7 @@ from strandline.storage.errors import UnknownTopic
 from strandline.storage.local.formats.checkpoint import encode_id
 from strandline.storage.model import TimestampMs, TopicIdPartition
 from strandline.storage.plurals import counted, human_bytes
+from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.manifest.verification import Verification, load_verifications
@@ -103,6 +104,8 @@ def _partition_json(row: ArchivedPartition) -> Json:
     return {
         "topic": row.partition.topic,
         "topic_id": encode_id(row.partition.topic_id),
+        # Its name in the bucket has the id as a UUID.
+        "folder": topic_folder(row.partition.topic, row.partition.topic_id),
         "partition": row.partition.partition,
         "segments": row.segment_count,
         "size_bytes": row.size_bytes,

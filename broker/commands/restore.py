@@ -213,7 +213,7 @@ class Restore:
         age_ms = self._clock.now_ms() - newest_ms
         if age_ms < WRITTEN_LATELY_MS:
             log.warning(
-                "the archive was written lately: its broker may still be running, and must not",
+                "the archive was written lately: if its broker still runs, do not start both",
                 extra={"fields": {"ago": human_seconds(max(0, age_ms) / 1000)}},
             )
 
