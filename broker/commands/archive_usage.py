@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from strandline.broker.commands.archive_tables import WHERE_IT_IS, human_time
-from strandline.broker.commands.prices import usd
+from strandline.broker.commands.prices import digits
 from strandline.broker.commands.progress import Working
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import Json, print_json, say
@@ -162,7 +162,7 @@ def _size(found: Sum | None) -> str:
 def _print_sums(
     title: str, name: str, sums: Mapping[str, Sum], prices: Mapping[str, float] | None = None
 ) -> None:
-    numbers = ["objects", "size", *(["a month"] if prices else [])]
+    numbers = ["objects", "size", *(["USD a month"] if prices else [])]
     rows = []
     whole = Sum()
     for key, found in sorted(sums.items()):
@@ -194,7 +194,7 @@ def _total(sums: Mapping[str, Sum], prices: Mapping[str, float]) -> float | None
 def _money(amount: float | None) -> str:
     if amount is None:
         return "-"
-    return usd(amount)
+    return digits(amount)
 
 
 def _remarks(looked: _Looked) -> Iterator[str]:

@@ -19,6 +19,11 @@ def price_of(text: str) -> tuple[str, float]:
     return name, price
 
 
+def digits(amount: float) -> str:
+    """`1,234.50`, `0.0023`: small amounts with more digits."""
+    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
+
+
 def usd(amount: float) -> str:
-    """`1,234.50 USD`, `0.0023 USD`: small amounts with more digits."""
-    return f"{amount:,.2f} USD" if amount >= 1 else f"{amount:.4f} USD"
+    """`1,234.50 USD`, as `digits`."""
+    return f"{digits(amount)} USD"
