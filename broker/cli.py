@@ -283,6 +283,7 @@ def _serve(options: argparse.Namespace) -> int:
     # A start makes many objects and hardly any garbage. The broker enables the collector again.
     gc.disable()
 
+    from strandline.broker.config.loading import warn_of_unused_archive
     from strandline.broker.server.app import Broker
     from strandline.broker.server.folder_marks import check_no_replica
     from strandline.broker.server.logs import set_up_logging
@@ -297,6 +298,7 @@ def _serve(options: argparse.Namespace) -> int:
         make_broker: Callable[[], Broker] = partial(ReplicaBroker, config, clock)
     else:
         check_no_replica(config.logs.dirs)
+        warn_of_unused_archive(config)
         make_broker = partial(Broker, config, clock)
     code = run(make_broker)
     _leave_if_hanging(code)

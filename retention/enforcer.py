@@ -273,10 +273,11 @@ class RetentionEnforcer:
     async def _unlink(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._executor, self._note_time, self._guard.now_ms())
+            # First: the time is written to the same disk, which may be full.
             await loop.run_in_executor(
                 self._executor, self._purge_deleted, self._clock.monotonic_s()
             )
+            await loop.run_in_executor(self._executor, self._note_time, self._guard.now_ms())
         except StorageError as error:
             log.warning("files not unlinked", extra={"fields": {"reason": str(error)}})
 

@@ -46,6 +46,8 @@ _SELDOM_SOUGHT = re.compile(r"decisions/|contributing/(?!recipes)")
 _SELDOM_WEIGHT = 0.6
 # How alike a word that no page has and the one that it stands for must be, as difflib counts.
 _SPELLING = 0.85
+# Not a path of a file: pages lie in folders below docs/.
+_PAGE_NAME = re.compile(r"(?:docs/)?[a-z][\w-]*/[\w./-]*(?:#\S*)?|[\w-]+\.md(?:#\S*)?")
 
 _WORD = re.compile(r"[^\W_]{2,}")
 _STOP_WORD = re.compile(
@@ -104,6 +106,8 @@ class Finder:
         named = list(_named(self._texts, asked))
         if named:
             return "\n".join(text.rstrip("\n") + "\n" for text in named)
+        if _PAGE_NAME.fullmatch(asked):
+            raise InvalidConfig(f"there is no page {asked!r}{self._nearest_pages(asked)}")
         ranked = self._ranked(asked)
         if not ranked:
             raise InvalidConfig(f"no page has {asked!r}; `strandline docs` lists pages")
@@ -112,6 +116,15 @@ class Finder:
             return "".join(f"{one.section.place}\n" for one in (first, *others))
         lines = "".join(f"{one.section.place}\n" for one in others)
         return first.section.whole + (f"\nOther sections:\n{lines}" if lines else "")
+
+    def _nearest_pages(self, asked: str) -> str:
+        page = asked.partition("#")[0]
+        is_there = any(_named(self._texts, page))
+        if is_there:
+            return f": page {page!r} has no such section"
+        known = [name.removesuffix(".md") for name in self._texts]
+        near = get_close_matches(page.removesuffix(".md"), known, 3, _SPELLING)
+        return f"; nearest: {', '.join(near)}" if near else "; `strandline docs` lists pages"
 
     def places(self, words: str) -> list[str]:
         """Returns the pages and anchors of the sections that have one of the words, best first."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strandline.broker.commands.prices import PRICE_FORM, price_of
 from strandline.broker.commands.table_commands import add_table
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.timestamps import duration_ms
@@ -214,7 +215,7 @@ def _add_usage(actions: Commands) -> None:
     add_repeated(
         usage,
         "--price",
-        "CLASS=PRICE",
+        PRICE_FORM,
         "of a GiB and month in a storage class; may be repeated",
         "prices",
     )
@@ -417,7 +418,7 @@ def _archive_verify(options: argparse.Namespace) -> int:
 
 
 def _archive_usage(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_usage import price_of, print_usage
+    from strandline.broker.commands.archive_usage import print_usage
 
     return print_usage(
         _bucket(options),

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
+from strandline.broker.commands.prices import PRICE_FORM, price_of, usd
 from strandline.broker.commands.sigterm import TERMINATED, told_by_sigterm
 from strandline.broker.tools.client.printing import say
 from strandline.broker.tools.client.tables import Column, print_table
@@ -129,7 +130,7 @@ def add_table(commands: Commands) -> None:
         _add_sync_options(one)
     _add_running_options(sync)
     add_repeated(
-        plan, "--price", "REQUEST=USD", "of 1,000 GET or PUT [GET=0.0004, PUT=0.005]", "prices"
+        plan, "--price", PRICE_FORM, "of 1,000 GET or PUT [GET=0.0004, PUT=0.005]", "prices"
     )
     check.add_argument(
         "--deep",
@@ -363,8 +364,6 @@ def _sync(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_usage import price_of
-
     prices = {"GET": 0.0004, "PUT": 0.005, **dict(price_of(one) for one in options.prices)}
     if unknown := set(prices) - {"GET", "PUT"}:
         raise InvalidConfig(f"--price {unknown.pop()}: a sync sends GET and PUT")
@@ -389,7 +388,7 @@ def _plan(options: argparse.Namespace) -> int:
     )
     say(
         f"{counted(plan.gets, 'GET')}, at least {counted(plan.puts, 'PUT')}:"
-        f" {plan.cost(prices):.4f} USD (--price)"
+        f" {usd(plan.cost(prices))} (--price)"
     )
     if plan.rewriting is not None:
         _print_rewriting(plan, plan.rewriting, prices)
@@ -405,7 +404,7 @@ def _print_rewriting(plan: TablePlan, found: Rewriting, prices: Mapping[str, flo
     say(
         f"if each commit rewrites them all: {human_bytes(plan.rewritten_bytes_max)} read and"
         f" written, about {counted(plan.gets_max, 'GET')} and {counted(plan.puts_max, 'PUT')}:"
-        f" {plan.cost_max(prices):.4f} USD"
+        f" {usd(plan.cost_max(prices))}"
     )
 
 

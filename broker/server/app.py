@@ -477,6 +477,7 @@ class Broker:
             cold_pace=self._cold_pace,
             mirror_lag=lambda: self._metadata_log.statistics().mirror_lag,
             state_exposures=lambda: self._archive.state_exposures() if self._archive else {},
+            verifications=lambda: self._archive.verifications if self._archive else None,
             deleted_counts=lambda: self._archive.deleted_counts() if self._archive else {},
             lacks=lambda: self._remote.lacks() if self._remote else (),
             conditions=lambda: None if self._claim is None else self._claim.conditions,

@@ -66,6 +66,7 @@ from strandline.storage.remote.manifest.cluster_info import (
     create_cluster_info,
     load_cluster_info,
 )
+from strandline.storage.remote.manifest.verification import Verification, load_verifications
 from strandline.storage.remote.object_store.conditional_writes import (
     Conditions,
     check_conditional_writes,
@@ -354,6 +355,9 @@ class ArchiveUpkeep:
         check_interval_ms: int,
     ) -> None:
         self._claim = claim
+        self._store = store
+        # The last checks of the whole archive, by depth; None while they are not known.
+        self.verifications: Mapping[str, Verification] | None = None
         self._tiering = tiering
         self._metadata_log = metadata_log
         self._workers = workers
@@ -413,6 +417,7 @@ class ArchiveUpkeep:
         """Rewrites deleted objects outside the topics' folders."""
         looking = RetryState("look", "archive", policy=RetryPolicy(), clock=self._clock)
         while True:
+            await self._look_up_verifications()
             await asyncio.sleep(self._check_interval_ms / 1000)
             if not self._may_write:
                 continue
@@ -430,6 +435,14 @@ class ArchiveUpkeep:
                 looking.failed(error)
             else:
                 looking.succeeded()
+
+    async def _look_up_verifications(self) -> None:
+        """Learns when the archive was last verified; what is known stays while the store fails."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(StorageError):
+            self.verifications = await loop.run_in_executor(
+                self._workers.manifests, load_verifications, self._store
+            )
 
     def state_exposures(self) -> Mapping[str, Iterable[Exposure | None]]:
         """What only this machine has of the groups' offsets and of the transactional ids."""

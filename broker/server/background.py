@@ -2,7 +2,7 @@
 
     flush       closed segments, and open ones whose flush.ms or flush.messages is due; new epochs
     checkpoint  log starts
-    revive      log folders that were offline and can be written again
+    revive      log folders that were offline and can be written again; room on a full disk
     expire      idempotent producers after producer.id.expiration.ms without a batch
     purges      deleted topics without data in either tier
 
@@ -158,6 +158,8 @@ class LogUpkeep:
         tried_s = -UNCREATED_RETRY_S
         while True:
             await asyncio.sleep(REVIVE_CHECK_S)
+            if self._log_dirs.is_short_of_room:
+                await loop.run_in_executor(self._workers.disk, self._make_room)
             if self._log_dirs.has_failed:
                 self._revived += await loop.run_in_executor(
                     self._workers.disk, self._log_dirs.revive
@@ -177,6 +179,19 @@ class LogUpkeep:
             if revived:
                 self._on_revived()
             revived.clear()
+
+    def _make_room(self) -> None:
+        """Unlinks what waits for its deletion, since a write found no room. Blocks."""
+        try:
+            count = self._log_dirs.make_room()
+        except DiskError as error:
+            log.warning("files not unlinked", extra={"fields": {"reason": str(error)}})
+        else:
+            if count:
+                log.info(
+                    "no room: what waited for its deletion is removed at once",
+                    extra={"fields": {"removed": count}},
+                )
 
     async def expire_producers_forever(self) -> None:
         """Expires idempotent producers after `producer.id.expiration.ms` without a batch."""

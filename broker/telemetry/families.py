@@ -153,7 +153,7 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         from the archive; up to a minute late, and absent otherwise.
     strandline_exposed_records{topic, tiered}
         Records that only this machine has, counted by offsets: the loss if it burned now. `tiered`
-        is false for topics without an archive, of which these are all records. Groups and
+        is false for topics without an archive: all their records. Groups and
         transactions are told by their topics. Without a topic: the sum.
     strandline_exposed_bytes{topic, tiered}
         Bytes of those records on the disk.
@@ -185,6 +185,11 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         Objects outside of topics that were deleted in the bucket, and that the broker writes
         again: `cluster` is cluster.json, `metadata`, `groups` and `transactions` are the objects of
         those folders.
+    strandline_archive_verified_timestamp_seconds{depth}
+        When `strandline archive verify` last checked the whole archive, in seconds since 1970, by
+        depth: `sizes`, `checksums`, `everything`. Absent: never, or not known yet.
+    strandline_archive_verify_findings{depth}
+        Findings that this check has left.
     strandline_remote_requests_total{operation}
         Requests to the object store, attempts included.
     strandline_remote_failed_attempts_total

@@ -20,6 +20,7 @@ from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from strandline.storage.remote.manifest.verification import Verification
     from strandline.storage.remote.object_store.conditional_writes import Conditions
     from strandline.storage.remote.reader.cold_reader import ColdReader
     from strandline.storage.tiering.log.exposure import Exposure
@@ -64,6 +65,8 @@ class Sources:
     mirror_lag: Callable[[], int] = lambda: 0
     # By topic, what only this machine has of the state of groups and transactions.
     state_exposures: Callable[[], Mapping[str, Iterable[Exposure | None]]] = dict
+    # By depth, the last checks of the whole archive; None while they are not known.
+    verifications: Callable[[], Mapping[str, Verification] | None] = lambda: None
     deleted_counts: Callable[[], Mapping[str, int]] = dict
     conditions: Callable[[], Conditions | None] = lambda: None
     lacks: Callable[[], Iterable[str]] = tuple

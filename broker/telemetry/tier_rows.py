@@ -127,6 +127,16 @@ def tier_rows(
         "strandline_remote_deleted_objects_total",
         [Sample(count, (what,)) for what, count in sources.deleted_counts().items()],
     )
+    verified = sources.verifications()
+    if verified is not None:
+        yield row_of(
+            "strandline_archive_verified_timestamp_seconds",
+            [Sample(run.finished_ms / 1000, (depth,)) for depth, run in verified.items()],
+        )
+        yield row_of(
+            "strandline_archive_verify_findings",
+            [Sample(run.finding_count, (depth,)) for depth, run in verified.items()],
+        )
     quotas = (("copy", sources.tiering.copy_quota), ("fetch", sources.tiering.fetch_quota))
     yield row_of(
         "strandline_remote_throttled_seconds_total",

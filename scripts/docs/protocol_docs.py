@@ -56,8 +56,10 @@ Each difference is intentional:
   records; Kafka's searches all records on the local disk. If the archive cannot be read, a lookup
   by time gets KAFKA_STORAGE_ERROR, which clients retry, instead of UNKNOWN_SERVER_ERROR.
 * **Fetch** from an archive whose store is unreachable gets no records and no error, as at the end
-  of its wait. So does a read beyond `remote.log.reader.max.pending.tasks`. If an object is missing,
-  damaged, in an archive class or refused, Fetch gets KAFKA_STORAGE_ERROR. A partition with
+  of its wait, for the first five seconds. So does a read beyond
+  `remote.log.reader.max.pending.tasks`. Then, or after 30 seconds without any answer of the store,
+  it gets KAFKA_STORAGE_ERROR, as at once if an object is missing, damaged, in an archive class or
+  refused. A partition with
   an error still gets its high watermark, last stable offset and log start, where the broker knows
   them. For a topic with `compression.type=zstd`, Fetch before 10 gets UNSUPPORTED_COMPRESSION_TYPE,
   as in Kafka before 4.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from strandline.broker.tools.client.health import HealthCheck, Page
@@ -97,3 +98,48 @@ def _by_topic(page: Page, name: str, **labels: str) -> dict[str, float]:
         for sample in page.all(name)
         if labels.items() <= sample.labels.items()
     }
+
+
+def check_verified(page: Page, now_s: float) -> HealthCheck:
+    """When the objects of the archive were last looked at, and how; its findings are trouble."""
+    runs = {
+        sample.labels.get("depth", ""): sample.value
+        for sample in page.all("strandline_archive_verified_timestamp_seconds")
+    }
+    findings = {
+        sample.labels.get("depth", ""): int(sample.value)
+        for sample in page.all("strandline_archive_verify_findings")
+    }
+    told = [
+        f"{human_seconds(max(0.0, now_s - finished_s))} ago ({depth})"
+        for depth, finished_s in sorted(runs.items(), key=lambda run: -run[1])
+    ]
+    # A later check that looks less closely need not see what a closer one has found.
+    left = max(
+        (
+            count
+            for depth, count in findings.items()
+            if count and not any(_overrules(other, depth, runs, findings) for other in runs)
+        ),
+        default=0,
+    )
+    return HealthCheck(
+        what="archive verified",
+        figure=", ".join(told) or "never: segments that are gone or damaged would go unseen",
+        trouble=f"{counted(left, 'finding')}; `strandline archive verify` names them"
+        if left
+        else "",
+        runbook="runbooks/archive-damage#archived-object-cannot-be-read--cold-reads-fail",
+    )
+
+
+_DEPTHS = ("sizes", "checksums", "everything")
+
+
+def _overrules(
+    other: str, depth: str, runs: Mapping[str, float], findings: Mapping[str, int]
+) -> bool:
+    """Whether a later check, at least as close, found nothing."""
+    are_known = other in _DEPTHS and depth in _DEPTHS
+    is_as_close = are_known and _DEPTHS.index(other) >= _DEPTHS.index(depth)
+    return is_as_close and runs[other] > runs.get(depth, 0.0) and not findings.get(other)

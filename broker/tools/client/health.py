@@ -55,6 +55,7 @@ _REFUSED_RUNBOOKS = {
 }
 _STORE = "runbooks/store"
 _DELETED = "runbooks/archive-damage#were-deleted-in-the-bucket--metadata-were-deleted"
+_BEHIND = "runbooks/store#metadata-does-not-reach-the-bucket"
 
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: \S+)?")
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
@@ -266,11 +267,13 @@ def _archive(page: Page) -> Iterator[HealthCheck]:
         )
     yield _stuck(page)
     behind = int(page.value("strandline_metadata_mirror_lag"))
+    # While the store is away or takes no writes, that is the trouble.
+    is_own_trouble = behind > 0 and is_up and not writes.trouble
     yield HealthCheck(
         what="metadata in the bucket",
         figure="up to date" if not behind else f"{counted(behind, 'change')} behind",
-        trouble="the log says why, if it stays so" if behind else "",
-        runbook=_DELETED,
+        trouble="the log says why, if it stays so" if is_own_trouble else "",
+        runbook=_BEHIND,
     )
     yield _deleted(page)
     yield _reads(page)

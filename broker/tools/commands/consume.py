@@ -116,7 +116,10 @@ def _position(options: argparse.Namespace) -> Position:
         return Position(Start.OFFSET, int(text))
     if text.isascii() and text.startswith("-") and text[1:].isdigit():
         return Position(Start.LAST, int(text[1:]))
-    raise WrongUse(f"--from {text!r}: write start, end, an offset, or -N for the last N")
+    raise WrongUse(
+        f"--from {text!r}: write start, end, an offset, or -N for the last N",
+        remedy="--since begins at a time: 1d (ago), or 2026-11-20T18:00:00Z",
+    )
 
 
 def _since_ms(text: str) -> int:
@@ -246,7 +249,8 @@ def _watch(errors: list[KafkaError], connection: ClusterConnection, reading: Rea
     from confluent_kafka import KafkaError
 
     now_s = SystemClock().monotonic_s()
-    if any(error.code() == KafkaError._ALL_BROKERS_DOWN for error in errors):  # noqa: SLF001
+    all_down = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001  the library's own name
+    if any(error.code() == all_down for error in errors):
         reading.brokers_away(now_s)
     errors.clear()
     if reading.is_away(now_s):

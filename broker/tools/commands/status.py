@@ -20,6 +20,7 @@ from strandline.broker.tools.client.connection import ClusterConnection
 from strandline.broker.tools.client.exposure import (
     TopicExposure,
     check_exposure,
+    check_verified,
     exposed_topics,
     loss_line,
 )
@@ -146,8 +147,11 @@ def _read_status(name: str, url: str) -> _Seen:
         unready = ""
     except _Unready as error:
         unready = str(error)
-    exposure = [check_exposure(page)] if page.has("strandline_exposed_records") else []
-    return _Seen(name=name, url=url, page=page, checks=[*check_broker(page, unready), *exposure])
+    checks = check_broker(page, unready)
+    if page.has("strandline_exposed_records"):
+        now_s = SystemClock().now_ms() / 1000
+        checks += [check_exposure(page), check_verified(page, now_s)]
+    return _Seen(name=name, url=url, page=page, checks=checks)
 
 
 class _Unready(ToolFailure):

@@ -133,6 +133,8 @@ class LocalLog:
         self.on_cleaning_undone: Callable[[int], None] | None = None
         # Makes the lowered recovery point durable. Blocks; raises DiskError.
         self.on_cut: Callable[[], None] | None = None
+        # Called when a write found no room.
+        self.on_full: Callable[[], None] | None = None
         # Records below this offset are archived, and their local segments no longer change;
         # None: not known yet. The owner of both tiers supplies it.
         self.archived_below: Callable[[], int | None] = lambda: 0
@@ -280,6 +282,7 @@ class LocalLog:
         On a quiet broker that may take hours.
         """
         self.on_failure = self.on_cleaning_undone = self.on_cut = self.on_segment_closed = None
+        self.on_full = None
         self.archived_below = lambda: None
 
     def stop(self, error: DiskError) -> None:
@@ -552,6 +555,7 @@ class LocalLog:
             is_torn = True
         if is_torn or error.condemns_folder:
             self._fail(error)
+        self._note_full(error)
         _failures.say(
             logging.ERROR,
             "append failed",
@@ -562,6 +566,10 @@ class LocalLog:
                 "stopped": self.failure is not None,
             },
         )
+
+    def _note_full(self, error: DiskError) -> None:
+        if error.is_full and self.on_full is not None:
+            self.on_full()
 
     # --- read ------------------------------------------------------------------------------------
 
@@ -684,6 +692,7 @@ class LocalLog:
             self._segments.roll(self._end_offset)
             self._names_unsynced = True
         except DiskError as error:
+            self._note_full(error)
             if error.condemns_folder:
                 self._fail(error)
             raise
@@ -785,6 +794,7 @@ class LocalLog:
             # The kernel may have dropped pages that it could not write, and the next fsync
             # would succeed. So nothing may be acknowledged until a recovery has read the files
             # again. A file that could not be opened was not synced at all.
+            self._note_full(error)
             if not error.is_out_of_descriptors:
                 self._fail(error)
             raise

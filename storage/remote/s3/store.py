@@ -94,6 +94,10 @@ _ETAG_OF_NONE = f'"{"0" * 32}"'
 CONNECTIONS_MAX = 64
 
 
+# A part of the name of every host of Amazon's S3.
+_AWS_HOST = ".amazonaws.com"
+
+
 class S3Store:
     """An object store in an S3 bucket. Thread-safe; all threads share one client."""
 
@@ -347,7 +351,9 @@ class S3Store:
         if code == "NoSuchBucket" or (
             operation in ("check", "clock") and status == HTTPStatus.NOT_FOUND
         ):
-            where = self._endpoint_url or "AWS"
+            # AWS_ENDPOINT_URL and ~/.aws/config name an endpoint too.
+            endpoint_url = str(self._client().meta.endpoint_url)
+            where = "AWS" if _AWS_HOST in endpoint_url else endpoint_url
             text = (
                 f"bucket {self._bucket!r} does not exist at {where}: create it or correct the URL"
             )

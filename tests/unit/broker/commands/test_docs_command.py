@@ -141,3 +141,17 @@ def test_a_checkout_has_the_pages_too(capsys: pytest.CaptureFixture[str]) -> Non
     assert "runbooks/disk.md" in pages()
     assert main(["docs", "docs/runbooks/disk.md"]) == 0
     assert capsys.readouterr().out == pages()["runbooks/disk.md"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("runbooks/disc", "nearest: runbooks/disk"),
+        ("docs/runbooks/disk.md#no-such", "page 'docs/runbooks/disk.md' has no such section"),
+        ("nothing.md", "lists pages"),
+    ],
+)
+def test_a_page_that_is_not_there_is_an_error_and_no_search(asked: str, said: str) -> None:
+    with pytest.raises(InvalidConfig, match="there is no page") as refused:
+        find(TEXTS, asked)
+    assert said in str(refused.value)

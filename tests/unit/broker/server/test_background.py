@@ -54,7 +54,7 @@ def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_seco
     clock, metadata = ManualClock(), CountingMetadata()
     upkeep = LogUpkeep(
         cast(ReplicaManager, SimpleNamespace(has_uncreated=True, replace_logs=len)),
-        cast(LogDirs, SimpleNamespace(has_failed=False)),
+        cast(LogDirs, SimpleNamespace(has_failed=False, is_short_of_room=False)),
         metadata=cast(Metadata, metadata),
         running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
         workers=cast(Workers, None),
@@ -120,7 +120,7 @@ def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_firs
     """The folder does not count as failed any more: nobody would open its logs a second time."""
     monkeypatch.setattr(background, "REVIVE_CHECK_S", 0.0)
     pair = SimpleNamespace(lost_records=True)
-    folders = SimpleNamespace(has_failed=True)
+    folders = SimpleNamespace(has_failed=True, is_short_of_room=False)
     changes: list[int] = []
     served: list[object] = []
 

@@ -91,6 +91,7 @@ def steps() -> Callable[[], Iterator[Step]]:
         partitions_max=10,
         open_transaction_s=lambda _partition, _first_offset: 45.0,
         mirror_lag=lambda: 0,
+        verifications=lambda: None,
         state_exposures=lambda: {OFFSETS_TOPIC: [EXPOSED, None, Exposure()]},
         deleted_counts=dict,
         conditions=lambda: None,

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from strandline.broker.commands.docs_command import Finder, pages
-from strandline.broker.tools.client.exposure import check_exposure, exposed_topics, loss_line
+from strandline.broker.tools.client.exposure import (
+    check_exposure,
+    check_verified,
+    exposed_topics,
+    loss_line,
+)
 from strandline.broker.tools.client.health import Page
 
 NONE = """\
@@ -57,3 +62,30 @@ def test_records_that_wait_longer_than_the_alert_allows_are_trouble_with_its_run
         "t: 50,000 records (4.8 MiB) should have been in the bucket 10 min ago"
     )
     assert Finder(pages()).find(check.runbook).count("**Symptom.**") == 1
+
+
+def _verified(**runs: tuple[int, int]) -> Page:
+    """The page of a broker; each depth has the time and the findings of its last check."""
+    lines = [
+        f'strandline_archive_{name}{{depth="{depth}"}} {value}'
+        for depth, (finished_s, count) in runs.items()
+        for name, value in (
+            ("verified_timestamp_seconds", finished_s),
+            ("verify_findings", count),
+        )
+    ]
+    return Page("\n".join(lines))
+
+
+def test_the_last_verify_is_told_with_its_age_and_kind_and_never_is_said() -> None:
+    assert "never" in check_verified(Page(""), 0).figure
+    check = check_verified(_verified(sizes=(90_000, 0), everything=(0, 0)), 100_000)
+    assert check.figure == "2 h 46 min ago (sizes), 1 d 3 h ago (everything)"
+    assert not check.trouble
+
+
+def test_findings_are_trouble_until_a_check_as_close_finds_none() -> None:
+    found = check_verified(_verified(checksums=(50, 3)), 100)
+    assert found.trouble == "3 findings; `strandline archive verify` names them"
+    assert check_verified(_verified(checksums=(50, 3), sizes=(60, 0)), 100).trouble
+    assert not check_verified(_verified(checksums=(50, 3), everything=(60, 0)), 100).trouble
