@@ -46,6 +46,7 @@ class RemoteTier:
                 metadata=workers.manifests,
                 deletes=workers.expiration,
                 changes=workers.changes,
+                probes=workers.probes,
             ),
             clock=clock,
             believed_ms=believed_ms,
