@@ -196,7 +196,7 @@ class Broker:
         }
         self._phase = Phase.STARTED
         if self._remote is not None and self._claim is not None:
-            self._remote.manager.note_probe(self._claim.refusal)
+            self._claim.report_to(self._remote.manager)
             if self._claim.is_ours:
                 from strandline.broker.server.archive_upkeep import start_tiering
 
@@ -400,6 +400,7 @@ class Broker:
         return {
             "metadata mirror": archive.mirror_forever,
             "tiering": archive.tier_forever,
+            "store watch": self._remote.manager.watch_store,
             "groups archive": archive.archive_groups_forever,
             "archive look": archive.check_forever,
         }

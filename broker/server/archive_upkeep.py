@@ -92,7 +92,7 @@ MIRROR_CHECK_S = 0.5
 
 
 _AWAY = "remote tier cannot be reached; archived records wait until it can"
-_UNREADABLE = "remote tier forbids this broker to read; archived records wait until it may"
+_UNREADABLE = "remote tier refuses this broker's reads; archived records wait until it takes them"
 _FORBIDDEN = (
     "writing to the remote tier is forbidden: what is archived is served, nothing is copied; it is"
     " tried again"
@@ -129,6 +129,8 @@ class ArchiveClaim:
         self.deleted_count = 0
         # The error of the last write if the store refused it.
         self.refusal: TierError | None = None
+        # The error of the last attempt if it could not even read.
+        self.failure: TierError | None = None
         # Known once the store has accepted writes.
         self.conditions: Conditions | None = None
         # The request in flight, which may outlive the attempt that sent it.
@@ -167,20 +169,32 @@ class ArchiveClaim:
             async with asyncio.timeout(wait_s):
                 answer = await result_of(asking)
         except TimeoutError:
-            self._note(_AWAY, TierUnavailable(CLUSTER_KEY, "put", f"no answer in {wait_s} s"))
+            self.failure = TierUnavailable(CLUSTER_KEY, "put", f"no answer in {wait_s} s")
+            self._note(_AWAY, self.failure)
             return self._is_ours
-        except (DiskError, TierError) as error:
-            self._note(_UNREADABLE if isinstance(error, AccessDenied) else _AWAY, error)
+        except TierError as error:
+            self.failure = error
+            self._note(_AWAY if isinstance(error, TierUnavailable) else _UNREADABLE, error)
+            return self._is_ours
+        except DiskError as error:
+            self.failure = None
+            self._note(_AWAY, error)
             return self._is_ours
         finally:
             # The next attempt must not get an old answer.
             if asking.done():
                 self._asking = None
+        self.failure = None
         if answer.info is not None:
             self._check_owner(answer.info)
             self._is_ours = True
         self._note_writes(answer)
         return self._is_ours
+
+    def report_to(self, tiering: TieringManager) -> None:
+        """Tells what the last attempt says of the store, if it reached it."""
+        if self._is_ours or self.failure is not None or self.refusal is not None:
+            tiering.note_claim(self.failure, self.refusal)
 
     async def check(self) -> None:
         """Checks that the archive is still ours; writes a deleted cluster.json again.
@@ -521,7 +535,7 @@ class ArchiveUpkeep:
             await asyncio.sleep(CLAIM_RETRIES.wait_s(attempts))
             attempts += 1
             await self._claim.attempt()
-            self._tiering.note_probe(self._claim.refusal)
+            self._claim.report_to(self._tiering)
 
 
 def _note_unwritten(error: Exception) -> None:

@@ -48,6 +48,7 @@ class RemoteTier:
                 metadata=workers.manifests,
                 deletes=workers.expiration,
                 changes=workers.changes,
+                probes=workers.probes,
             ),
             clock=clock,
             believed_ms=believed_ms,

@@ -167,10 +167,17 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         Partitions with an archive whose extent the broker does not know yet: the figures above
         leave them out.
     strandline_remote_up
-        1 if the object store answers, 0 if it is unreachable.
-    strandline_remote_writes_refused_seconds{error}
-        Seconds for which the object store has accepted no write since the start, with the kind of
-        error (`AccessDenied`: it is forbidden, `StoreFull`: there is no room); absent otherwise.
+        1 if the object store answers and takes reads, 0 if it is unreachable or refuses them.
+    strandline_remote_last_answer_seconds{what}
+        Seconds since the object store last answered a read and a write, or since the start; the
+        broker asks every 20 s.
+    strandline_remote_down_seconds{error, reason}
+        Seconds for which the object store has been unreachable or refused reads, with the kind of
+        error and its text; absent otherwise.
+    strandline_remote_writes_refused_seconds{error, reason}
+        Seconds for which the object store has refused writes, with the kind of error
+        (`AccessDenied`: it is forbidden, `StoreFull`: there is no room) and its text; absent
+        otherwise.
     strandline_remote_conditions_atomic
         0 if more than one of several concurrent conditional writes succeeded at the start: the
         archive is safe with this broker alone. 1 if just one did.

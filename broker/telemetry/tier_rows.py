@@ -35,6 +35,10 @@ if TYPE_CHECKING:
         TopicCounters,
     )
     from strandline.storage.tiering.manager.manager import TieringManager
+    from strandline.storage.tiering.policy.store_health import StoreHealth
+
+# The text of an error that a label shows; the log has all of it.
+REASON_LENGTH_MAX = 300
 
 _TIERING_COUNTERS: Mapping[str, Callable[[TopicCounters], int]] = {
     "remotecopybytes": lambda c: c.copied_bytes,
@@ -107,13 +111,7 @@ def tier_rows(
             for where, held in sums.held[: sources.partitions_max]
         ],
     )
-    yield single("strandline_remote_up", int(sources.tiering.health.is_up))
-    refusal = sources.tiering.health.write_refusal
-    refused = [] if refusal is None else [(now_s - refusal.since_s, refusal.kind)]
-    yield row_of(
-        "strandline_remote_writes_refused_seconds",
-        [Sample(round(for_s, 3), (kind,)) for for_s, kind in refused],
-    )
+    yield from _health(sources.tiering.health, now_s)
     conditions = sources.conditions()
     if conditions is not None:
         # Here the module of the remote tier is loaded already.
@@ -149,6 +147,26 @@ def tier_rows(
         yield single(f"kafka_server_delayedremote{what}metrics_expires_total", waits.expired)
     yield from _store_requests(sources)
     yield from _cold_reads(sources)
+
+
+def _health(health: StoreHealth, now_s: float) -> Iterator[Row]:
+    yield single("strandline_remote_up", int(health.is_up))
+    yield row_of(
+        "strandline_remote_last_answer_seconds",
+        [Sample(round(now_s - at_s, 3), (what,)) for what, at_s in health.last_answers_s.items()],
+    )
+    for name, failure in (
+        ("strandline_remote_down_seconds", health.outage),
+        ("strandline_remote_writes_refused_seconds", health.write_refusal),
+    ):
+        failures = [] if failure is None else [failure]
+        yield row_of(
+            name,
+            [
+                Sample(round(now_s - one.since_s, 3), (one.kind, one.reason[:REASON_LENGTH_MAX]))
+                for one in failures
+            ],
+        )
 
 
 class _Sums:

@@ -56,7 +56,7 @@ from strandline.storage.tiering.policy.archive_state import ArchiveLife
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.quota import ReadGate, TierQuota
-from strandline.storage.tiering.policy.store_health import PROBE_BACKOFF, StoreHealth
+from strandline.storage.tiering.policy.store_health import StoreHealth
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,12 @@ class TieringManager:
         when the settings of a topic or the broker are altered; None: none are.
         """
         self.ownership = ownership or Ownership()
-        self.health = StoreHealth(store, executor=executors.metadata, clock=clock)
+        self.health = StoreHealth(
+            store,
+            executor=executors.probes or executors.metadata,
+            clock=clock,
+            writes=not config.follows,
+        )
         self.fetch_quota = TierQuota(config.fetch_quota, clock)
         self.changes = ChangeWriter(
             store,
@@ -178,6 +183,7 @@ class TieringManager:
             gate=self._gate,
             life=ArchiveLife(self.ownership),
             is_followed=self._config.follows,
+            on_unavailable=self.health.doubt,
         )
         if is_new:
             remote.adopt(None)
@@ -303,9 +309,9 @@ class TieringManager:
         if self.ownership.confirm():
             self._add_all()
 
-    def note_probe(self, refusal: TierError | None) -> None:
-        """Records a write probe; `refusal`: why the store takes no writes, so nothing is copied."""
-        if self.health.note_probe(refusal):
+    def note_claim(self, failure: TierError | None, refusal: TierError | None) -> None:
+        """Records an attempt to claim the archive; see `StoreHealth.note_claim`."""
+        if self.health.note_claim(failure, refusal):
             self._add_all()
 
     @property
@@ -338,9 +344,13 @@ class TieringManager:
 
         await asyncio.gather(*map(load, partitions))
 
+    async def watch_store(self) -> None:
+        """Keeps the store's health up to date until it is cancelled, also before `run`."""
+        await self.health.watch(self._add_all)
+
     async def run(self) -> None:
         """Works until it is cancelled."""
-        works = [self._schedule(), self._watch_store(), self._pool.run()]
+        works = [self._schedule(), self._pool.run()]
         if not self._config.follows:
             works += [self._keep_house(), self.changes.run()]
         await side_by_side(*works)
@@ -385,12 +395,6 @@ class TieringManager:
         wanted = (tail_check_ms(interval_ms, one_ms) for one_ms in uploads_ms if one_ms >= 0)
         return min(wanted, default=interval_ms)
 
-    async def _watch_store(self) -> None:
-        while True:
-            if await self.health.probe_if_due():
-                self._add_all()
-            await asyncio.sleep(PROBE_BACKOFF.first_s)
-
     async def _keep_house(self) -> None:
         while True:
             if self.health.is_up and not self._tombstones_read:
@@ -422,7 +426,8 @@ class TieringManager:
 
     async def run_once(self) -> None:
         """Does all work that is due, until none is left: for tests and tools."""
-        await self.health.probe_if_due()
+        if not self.health.is_up:
+            await self.health.probe_if_due()
         if not self._tombstones_read:
             await self._read_tombstones()
         self._removals.begin_second_purges()

@@ -80,7 +80,9 @@ def steps() -> Callable[[], Iterator[Step]]:
         statistics_of=statistics_of,
         counters={topic: TopicCounters(copied_bytes=2) for topic in TOPICS},
         departed=TopicCounters(),
-        health=SimpleNamespace(is_up=True, write_refusal=None),
+        health=SimpleNamespace(
+            is_up=True, outage=None, write_refusal=None, last_answers_s={"read": 0.0}
+        ),
         ownership=SimpleNamespace(is_ours=True),
         copy_quota=quota,
         fetch_quota=quota,
