@@ -296,12 +296,10 @@ def _work_on_store(page: Page) -> Iterator[HealthCheck]:
             runbook=f"{_STORE}#tiering-does-not-succeed--copying-fails-with-an-error",
         )
     behind = int(page.value("strandline_metadata_mirror_lag"))
-    # While the store is away or takes no writes, that is the trouble.
-    is_own_trouble = behind > 0 and is_up and not writes.trouble
     yield HealthCheck(
         what="metadata in the bucket",
         figure="up to date" if not behind else f"{counted(behind, 'change')} behind",
-        trouble="the log says why, if it stays so" if is_own_trouble else "",
+        trouble="the log says why, if it stays so" if behind else "",
         runbook=_BEHIND,
     )
 

@@ -23,9 +23,12 @@ from strandline.storage.model import NO_TIMESTAMP, Buffer
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.batch.record import INT64_MAX, with_crc
-from strandline.storage.records.batch.record_times import iter_decompressed
 from strandline.storage.records.batch.stepper import check_record, newest_delta
-from strandline.storage.records.compression import DECOMPRESSED_BYTES_MAX, decompress
+from strandline.storage.records.compression import (
+    DECOMPRESSED_BYTES_MAX,
+    decompress,
+    iter_decompressed,
+)
 
 # Bounds on what the event loop reads at once, of each about a millisecond: records, as many as
 # librdkafka puts into a batch by default, and compressed bytes, with what they may become.
