@@ -81,6 +81,19 @@ test-faults: $(DEV) ## planted faults of the tiers, each searched for from the f
 	STRANDLINE_SEARCH_FAULTS=1 $(PYTEST) -rP --show-capture=stdout --durations=10 \
 		tests/unit/storage/tiering/rewrite/test_compacted_history.py tests/unit/storage/tiering/test_planted_faults.py
 
+# Loaded into the tests and into the brokers that they start.
+LATE_SYNCS := build/late_syncs.so
+
+$(LATE_SYNCS): tests/support/late_syncs.c
+	@scripts/commands cc
+	@mkdir -p $(@D)
+	cc -O2 -Wall -Wextra -shared -fPIC -o $@ $< -ldl
+
+.PHONY: test-slow-disk
+test-slow-disk: $(DEV) commands $(MINISTACK) jar $(LATE_SYNCS) ## the system tests on a disk whose syncs are late by up to seconds
+	LD_PRELOAD=$(abspath $(LATE_SYNCS)) $(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15 \
+		tests/system
+
 .PHONY: test-localstack
 test-localstack: $(DEV) ## the object store's contract over LocalStack (no docker)
 	@trap localstack/down-host.sh EXIT; localstack/up-host.sh; \
@@ -328,7 +341,7 @@ $(JAR): $(wildcard spark_lake/jvm/src/*.scala) scripts/spark-jar requirements/de
 	@scripts/spark-jar $(PY) $@
 
 .PHONY: jar
-jar: $(DEV) java ## compile the reader inside Spark's JVM, for a checkout and for the wheel
+jar: java ## compile the reader inside Spark's JVM, for a checkout and for the wheel
 	@$(MAKE) $(JAR)
 
 .PHONY: docs

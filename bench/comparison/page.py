@@ -88,8 +88,9 @@ compression, acks=1, one partition, one connection.
   files at the first record. Rows with many partitions get the whole load once.
 - **Start** ends when every partition has acknowledged a record to a minimal client
   (`bench/clients/readiness.py`), which sends both brokers the same bytes.
-- **Kafka's second tier** is LocalTieredStorage, the only one that Kafka brings: a folder. For that
-  row strandline's second tier is a folder too. The rows with S3 have no peer, because Aiven's
+- **Kafka's second tier** is LocalTieredStorage, the only one that Kafka brings: a folder. It is
+  that of 4.3.1, because later ones are not published. For that row strandline's second tier is a
+  folder too. The rows with S3 have no peer, because Aiven's
   plugin for S3 is not on Maven Central (tried: io.aiven:tiered-storage-for-apache-kafka,
   io.aiven:core, io.aiven.kafka.tieredstorage:core).
 - **Spark's Kafka source** is in `make bench-lake`, which reads the same archive by both ways; here

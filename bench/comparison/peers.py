@@ -126,6 +126,7 @@ class Kafka:
     ) -> None:
         self._folder = folder
         self._data = folder / "data"
+        self._classes = folder / "classes" if tiered else None
         self._process: subprocess.Popen[bytes] | None = None
         self._port, controller_port = _free_port(), _free_port()
         tier = {
@@ -176,6 +177,8 @@ class Kafka:
         if not properties.exists():
             (self._folder / "tier").mkdir(parents=True)
             properties.write_text(_properties(self._settings))
+            if self._classes is not None:
+                compile_log_context(self._classes)
             subprocess.run(
                 [
                     *kafka_java("kafka.tools.StorageTool"),
@@ -189,7 +192,12 @@ class Kafka:
             )
         with open(self._folder / "kafka.log", "ab") as log_file:
             self._process = subprocess.Popen(
-                kafka_java("kafka.Kafka", str(properties), options=(*KAFKA_HEAP, *KAFKA_JVM)),
+                kafka_java(
+                    "kafka.Kafka",
+                    str(properties),
+                    options=(*KAFKA_HEAP, *KAFKA_JVM),
+                    more_classes=self._classes,
+                ),
                 stdout=log_file,
                 stderr=subprocess.STDOUT,
                 cwd=self._folder,
@@ -236,14 +244,31 @@ def kafka_version() -> str:
     return pom.partition("<kafka.version>")[2].partition("</kafka.version>")[0]
 
 
-def kafka_java(main: str, *arguments: str, options: tuple[str, ...] = ()) -> list[str]:
+def kafka_java(
+    main: str, *arguments: str, options: tuple[str, ...] = (), more_classes: Path | None = None
+) -> list[str]:
     """The command that runs a class of Kafka's libraries. Raises RuntimeError without them."""
-    if not (KAFKA_LIBRARIES / f"kafka-clients-{kafka_version()}.jar").exists():
+    if not _clients_jar().exists():
         raise RuntimeError(f"no Kafka under {KAFKA_LIBRARIES}: run `make kafka-jars`")
-    home = os.environ.get("JAVA_HOME")
-    java = f"{home}/bin/java" if home else shutil.which("java") or "java"
     logging = f"-Dlog4j2.configurationFile={REPOSITORY / 'bench' / 'comparison' / 'log4j2.yaml'}"
-    return [java, *options, logging, "-cp", f"{KAFKA_LIBRARIES}/*", main, *arguments]
+    classes = f"{KAFKA_LIBRARIES}/*" + ("" if more_classes is None else f":{more_classes}")
+    return [_java(), *options, logging, "-cp", classes, main, *arguments]
+
+
+def compile_log_context(folder: Path) -> None:
+    """Compiles what LocalTieredStorage needs beside Kafka's libraries."""
+    source = str(REPOSITORY / "bench" / "comparison" / "LogContext.java")
+    compiler = [_java(), "-m", "jdk.compiler/com.sun.tools.javac.Main"]
+    subprocess.run([*compiler, "-cp", str(_clients_jar()), "-d", str(folder), source], check=True)
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return f"{home}/bin/java" if home else shutil.which("java") or "java"
+
+
+def _clients_jar() -> Path:
+    return KAFKA_LIBRARIES / f"kafka-clients-{kafka_version()}.jar"
 
 
 def await_serving(peer: Peer, topic: str, partitions: int) -> None:

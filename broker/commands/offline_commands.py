@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strandline.broker.commands.prices import PRICE_FORM, price_of
 from strandline.broker.commands.table_commands import add_table
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.timestamps import duration_ms
@@ -32,6 +33,7 @@ from strandline.broker.tools.commands.options import (
     add_json,
     add_repeated,
     add_yes,
+    archive_url,
     given_name,
 )
 from strandline.storage.errors import InvalidConfig
@@ -138,8 +140,9 @@ def _archive_action(
     action.add_argument(
         "--remote",
         required=True,
+        type=archive_url,
         metavar="URL",
-        help="s3://bucket/prefix or file:///folder, as in strandline.remote.url",
+        help="s3://bucket/prefix, file:///folder or ./folder",
     )
     add_bucket_access(action)
     return action
@@ -212,7 +215,7 @@ def _add_usage(actions: Commands) -> None:
     add_repeated(
         usage,
         "--price",
-        "CLASS=PRICE",
+        PRICE_FORM,
         "of a GiB and month in a storage class; may be repeated",
         "prices",
     )
@@ -290,7 +293,13 @@ def _add_lake(commands: Commands) -> None:
         _LAKE_EXAMPLES,
         _lake_plan,
     )
-    plan.add_argument("--remote", required=True, metavar="URL", help="as in strandline.remote.url")
+    plan.add_argument(
+        "--remote",
+        required=True,
+        type=archive_url,
+        metavar="URL",
+        help="s3://bucket/prefix, file:///folder or ./folder",
+    )
     plan.add_argument("--topic", help="topics, joined by commas")
     add_repeated(
         plan,
@@ -409,7 +418,7 @@ def _archive_verify(options: argparse.Namespace) -> int:
 
 
 def _archive_usage(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_usage import price_of, print_usage
+    from strandline.broker.commands.archive_usage import print_usage
 
     return print_usage(
         _bucket(options),

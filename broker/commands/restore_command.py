@@ -24,6 +24,11 @@ def restore(config: BrokerConfig, *, skip_damaged: bool) -> int:
     """Restores and prints the summary; returns the exit code. Raises StrandlineError."""
     if config.archive.url is None:
         raise InvalidConfig("restore needs --remote, or strandline.remote.url in the configuration")
+    if not config.given.keys() & {"log.dirs", "log.dir"}:
+        raise InvalidConfig(
+            f"restore writes to log.dirs, whose default is {config.logs.dirs[0]}: name the folders"
+            " of the broker, with --config FILE or --set log.dirs=FOLDER"
+        )
     store = open_store(
         config.archive.url,
         endpoint_url=config.archive.endpoint_url,

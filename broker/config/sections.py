@@ -287,7 +287,7 @@ class ArchiveConfig:
         LONG,
         600_000,
         "Ms between two checks that cluster.json, the metadata, the groups' offsets and the"
-        " transactional ids are still in the bucket: at most four requests. The broker writes"
+        " transactional ids are still in the bucket: at most five requests. The broker writes"
         " deleted objects again.",
         minimum=10,
     )

@@ -72,7 +72,7 @@ _IGNORED_BY_REASON = {
     "the coordinator of transactions is in the same process, and answers at once": """
         add.partitions.to.txn.retry.backoff.ms add.partitions.to.txn.retry.backoff.max.ms
     """,
-    "Kafka 4.3 has no stable version of two-phase commit": "transaction.two.phase.commit.enable",
+    "Kafka 4.4 has no stable version of two-phase commit": "transaction.two.phase.commit.enable",
     "groups have no such setting here": "group.consumer.",
     "one event loop serves all groups": "group.coordinator.",
     "there are no share or streams groups yet": "group.share. group.streams. share. streams.",

@@ -21,6 +21,7 @@ from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.groups.groups import make_group_handlers
 from strandline.broker.handlers.metadata.metadata import MetadataHandlers
 from strandline.broker.handlers.metadata.offsets import OffsetHandlers
+from strandline.broker.handlers.metadata.quorum import QuorumHandler
 from strandline.broker.handlers.produce.produce import ProduceHandler
 from strandline.broker.handlers.services.services import Services
 from strandline.broker.handlers.transactions.listings import TransactionListingHandlers
@@ -59,6 +60,7 @@ def make_dispatcher(
         ApiKey.METADATA: metadata.metadata,
         ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
         ApiKey.FIND_COORDINATOR: metadata.find_coordinator,
+        ApiKey.DESCRIBE_QUORUM: QuorumHandler(services, log_dirs, advertised).describe_quorum,
         ApiKey.CREATE_TOPICS: topics.create_topics,
         ApiKey.DELETE_TOPICS: topics.delete_topics,
         ApiKey.CREATE_PARTITIONS: topics.create_partitions,

@@ -69,6 +69,7 @@ from strandline.broker.telemetry.sources import Sources
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.alterations import Alterations
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import InvalidConfig, StrandlineError, TierError
 from strandline.storage.local.cleaner.cleaner import LogCleaner
@@ -111,6 +112,7 @@ class Broker:
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
         self._running = RunningConfig(config)
+        self._alterations = Alterations()
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._workers = Workers.start(config)
@@ -194,7 +196,7 @@ class Broker:
         }
         self._phase = Phase.STARTED
         if self._remote is not None and self._claim is not None:
-            self._remote.manager.note_probe(self._claim.refusal)
+            self._claim.report_to(self._remote.manager)
             if self._claim.is_ours:
                 from strandline.broker.server.archive_upkeep import start_tiering
 
@@ -260,6 +262,7 @@ class Broker:
             clock=clock,
             believed_ms=guard.now_ms,
             settings=lambda: self._running.current.cleaner,
+            alterations=self._alterations,
         )
         self._moves = ReplicaMoves(
             self._replicas,
@@ -308,6 +311,7 @@ class Broker:
         if self._remote is not None:
             self._remote.follow(self._running.current)
         await self._replicas.follow(image)
+        self._alterations.note()
 
     def _make_tiers(self) -> LocalTier:
         starts, lookups = self._log_dirs.log_start_offsets, self._workers.lookups
@@ -329,6 +333,7 @@ class Broker:
             believed_ms=self._guard.now_ms,
             on_topic_purged=self._purges.add,
             on_restarted=self._note_restarted_log,
+            alterations=self._alterations,
         )
 
     def _note_restarted_log(self) -> None:
@@ -395,6 +400,7 @@ class Broker:
         return {
             "metadata mirror": archive.mirror_forever,
             "tiering": archive.tier_forever,
+            "store watch": self._remote.manager.watch_store,
             "groups archive": archive.archive_groups_forever,
             "archive look": archive.check_forever,
         }
@@ -471,7 +477,10 @@ class Broker:
             cold_reader=remote.reader if remote else None,
             cold_pace=self._cold_pace,
             mirror_lag=lambda: self._metadata_log.statistics().mirror_lag,
+            state_exposures=lambda: self._archive.state_exposures() if self._archive else {},
+            verifications=lambda: self._archive.verifications if self._archive else None,
             deleted_counts=lambda: self._archive.deleted_counts() if self._archive else {},
+            lacks=lambda: self._remote.lacks() if self._remote else (),
             conditions=lambda: None if self._claim is None else self._claim.conditions,
             store_requests=remote.store_requests if remote else lambda: None,
             remote_pools=self._workers.remote_pools(),

@@ -132,6 +132,7 @@ class ReplicaBroker(Broker):
         await self._make_services(last_time)
         self._loops |= {
             "tiering": self._remote.manager.run,
+            "store watch": self._remote.manager.watch_store,
             "following": partial(self._follow_forever, self._remote.manager),
         }
         self._phase = Phase.STARTED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,8 +20,10 @@ from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from strandline.storage.remote.manifest.verification import Verification
     from strandline.storage.remote.object_store.conditional_writes import Conditions
     from strandline.storage.remote.reader.cold_reader import ColdReader
+    from strandline.storage.tiering.log.exposure import Exposure
     from strandline.storage.tiering.manager.manager import TieringManager
 
 
@@ -61,8 +63,13 @@ class Sources:
     cold_reader: ColdReader | None = None
     cold_pace: ColdPace | None = None
     mirror_lag: Callable[[], int] = lambda: 0
+    # By topic, what only this machine has of the state of groups and transactions.
+    state_exposures: Callable[[], Mapping[str, Iterable[Exposure | None]]] = dict
+    # By depth, the last checks of the whole archive; None while they are not known.
+    verifications: Callable[[], Mapping[str, Verification] | None] = lambda: None
     deleted_counts: Callable[[], Mapping[str, int]] = dict
     conditions: Callable[[], Conditions | None] = lambda: None
+    lacks: Callable[[], Iterable[str]] = tuple
     store_requests: Callable[[], tuple[Mapping[str, int], int] | None] = lambda: None
     remote_pools: Mapping[str, ResizablePool] = field(default_factory=dict)
     cleaner: CleanerFigures | None = None

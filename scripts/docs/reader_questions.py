@@ -51,7 +51,7 @@ OPERATOR = (
     ),
     Question(
         "My consumers cannot wait for a restore.",
-        "how-to/restore.md#read-from-a-replica-meanwhile",
+        "how-to/restore.md#consumers-cannot-wait-read-from-a-replica",
         "group reset-offsets billing",
     ),
     Question(

@@ -136,6 +136,12 @@ def steps() -> Sequence[Step | Call]:
             expects=(r"Cluster ID: \S{22}",),
         ),
         Step(
+            does="describes who keeps the metadata",
+            tool=TOOLS + "MetadataQuorumCommand",
+            arguments="describe --status",
+            expects=(r"LeaderId: +1\n", r'CurrentVoters: +\[\{"id": 1, "directoryId": "\S{22}"'),
+        ),
+        Step(
             does="creates a topic",
             tool=TOPICS,
             arguments="--create --topic orders --partitions 3 --config retention.ms=86400000",

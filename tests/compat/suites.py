@@ -35,7 +35,7 @@ from tests.support.broker import REPOSITORY, BrokerProcess
 SOURCES = Path(os.environ.get("STRANDLINE_COMPAT_FOLDER", REPOSITORY / "bench-data" / "compat"))
 SUITES = ("kafka-python", "librdkafka")
 # The release whose API versions we advertise; kafka-python's tests ask for it.
-KAFKA_VERSION = "4.3.0"
+KAFKA_VERSION = "4.4.0"
 PYTEST_SECONDS_MAX = 600
 # 0113 takes the longest, nine minutes beside others.
 TEST_SECONDS_MAX = 1000

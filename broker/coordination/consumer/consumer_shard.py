@@ -336,7 +336,7 @@ class ConsumerGroups:
         if epoch < current.epoch and all(_has_had(current, offset, epoch) for offset in offsets):
             return ErrorCode.NONE
         code = _epoch_code(group.roster, member_id, epoch)
-        if code is ErrorCode.STALE_MEMBER_EPOCH and request.is_transactional:
+        if code is ErrorCode.STALE_MEMBER_EPOCH and not request.knows_member_epochs:
             return ErrorCode.ILLEGAL_GENERATION
         return code
 
@@ -353,8 +353,6 @@ class ConsumerGroups:
 
 def _has_had(current: CurrentAssignment, offset: OffsetToCommit, epoch: int) -> bool:
     """Returns whether the member has owned the partition since this epoch."""
-    if offset.topic_id is None:
-        return False
     since = current.assignment_epoch(offset.topic_id, offset.partition)
     return since is not None and since <= epoch
 

@@ -17,6 +17,9 @@ that its retention (`offsets.retention.minutes`) counts from:
 An old commit (OffsetCommit v2 to v4) may carry its own retention, which then applies. A group
 without members and offsets is deleted as well.
 
+A commit has the id of its topic, so a topic that was created again does not inherit the offsets of
+the deleted one (`is_of`), whenever these are removed.
+
 All of this is values and plain dicts; callers write the records.
 """
 
@@ -26,6 +29,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from strandline.broker.cluster.metadata.image import TopicImage
 from strandline.broker.coordination.model.classic_messages import GroupState
 from strandline.broker.protocol.formats.offsets_topic import NO_TIMESTAMP, OffsetCommitValue
 
@@ -111,6 +115,11 @@ class GroupOffsets:
         partitions.pop(partition, None)
         if not partitions:
             del self._topics[topic]
+
+
+def is_of(committed: OffsetCommitValue, topic: TopicImage | None) -> bool:
+    """Whether an offset belongs to the topic that has its topic's name now."""
+    return topic is not None and committed.topic_id == topic.topic_id
 
 
 def find_expired(

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from strandline.broker.coordination.model.consumer_messages import ConsumerRecord
 from strandline.broker.protocol.formats.offsets_topic import GroupMetadataValue, OffsetCommitValue
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.model import TopicId
+from strandline.storage.model import ZERO_TOPIC_ID, TopicId
 
 NO_RETENTION = -1
 
@@ -50,7 +50,7 @@ class OffsetToCommit:
     offset: int
     leader_epoch: int = -1
     metadata: str | None = None
-    topic_id: TopicId | None = None
+    topic_id: TopicId = ZERO_TOPIC_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,7 @@ class CommitRequest:
     # TxnOffsetCommit: need not name a member, and may come during a rebalance.
     is_transactional: bool = False
     # Before OffsetCommit v9 `generation` cannot be the epoch of a member of the new protocol.
+    # Before TxnOffsetCommit v6 it can, but a stale epoch is answered as a wrong generation.
     knows_member_epochs: bool = True
 
 

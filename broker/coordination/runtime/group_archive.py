@@ -67,6 +67,7 @@ from strandline.storage.remote.object_store.interface import (
     ObjectStore,
     PutCondition,
 )
+from strandline.storage.tiering.log.exposure import Covered, Exposure, ExposureAge, exposure
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 
@@ -321,11 +322,16 @@ class _Shadow:
         self.is_known = False
         # Whether the object in the bucket is this process's last write.
         self.is_ours = False
+        # What this process last wrote and what it read since; None before its first write.
+        self.covered: Covered | None = None
+        self.read = Covered(end_offset=0)
+        self.exposure_age = ExposureAge()
 
     def forget(self) -> None:
         """Forgets the object, which was deleted in the bucket."""
         self.is_known = self.is_ours = False
         self.written_offset = -1
+        self.covered = None
 
 
 class GroupArchive:
@@ -338,10 +344,13 @@ class GroupArchive:
         *,
         executor: Executor,
         clock: Clock,
+        interval_ms: int = 60_000,
         topic: str = OFFSETS_TOPIC,
         prefix: str = GROUPS_PREFIX,
     ) -> None:
-        """`logs` returns the logs of `topic` that this broker leads now."""
+        """`logs` returns the logs of `topic` that this broker leads now; `interval_ms` is the time
+        between two runs."""
+        self._interval_ms = interval_ms
         self._prefix = prefix
         self._store = store
         self._logs = logs
@@ -377,6 +386,31 @@ class GroupArchive:
             else:
                 self._state.succeeded()
         return written
+
+    def exposures(self) -> Iterator[Exposure | None]:
+        """The records of each partition that are not in the bucket; None where it is not known."""
+        for unified_log in self._logs():
+            local = unified_log.local
+            shadow = self._shadows.get(
+                (unified_log.topic_id, unified_log.topic_partition.partition)
+            )
+            if not local.end_offset:
+                yield Exposure()
+            elif shadow is None or shadow.local is not local or shadow.covered is None:
+                yield None
+            else:
+                age_s = self._exposure_age_s(shadow)
+                yield exposure(local, shadow.covered, age_s=age_s, promised_ms=self._interval_ms)
+
+    def _exposure_age_s(self, shadow: _Shadow) -> float:
+        if shadow.covered is None:
+            return 0.0
+        return shadow.exposure_age.note(
+            shadow.covered,
+            shadow.local.end_offset,
+            now_s=self._clock.monotonic_s(),
+            now_ms=self._clock.now_ms(),
+        )
 
     async def check(self) -> None:
         """Finds objects deleted in the bucket; the next run writes them. Raises StorageError."""
@@ -470,7 +504,12 @@ class GroupArchive:
             # After its folder was offline, a log may have other records at the same offsets.
             shadow = _Shadow(unified_log.local, unified_log.log_start_offset)
             self._shadows[key] = shadow
+        active = shadow.local.active_segment
         end_offset = unified_log.end_offset
+        shadow.read = Covered(
+            end_offset=end_offset, base_offset=active.base_offset, position=active.size_bytes
+        )
+        self._exposure_age_s(shadow)
         now_s = self._clock.monotonic_s()
         if end_offset == shadow.written_offset or end_offset == shadow.next_offset == 0:
             shadow.read_s = now_s
@@ -522,6 +561,7 @@ def _write(store: ObjectStore, key: str, shadow: _Shadow) -> None:
         raise
     shadow.is_ours = True
     shadow.written_offset = shadow.next_offset
+    shadow.covered = shadow.read
 
 
 def _gone(store: ObjectStore, prefix: str, numbers: Collection[int]) -> frozenset[int]:

@@ -148,6 +148,7 @@ class GroupCoordinator:
                 make_id=lambda: str(uuid.uuid4()),
                 offset_metadata_length_max=config.offset_metadata_length_max,
                 retention_ms=config.offsets_retention_ms,
+                topics_at_start=metadata.image.topics,
                 consumer_rules=self._consumer_rules,
             ),
             decode_records,
@@ -168,6 +169,7 @@ class GroupCoordinator:
         self._alarms = GroupDeadlines()
         self._forgetting = OffsetExpiry(
             self._slots,
+            lambda: metadata.image.topics,
             interval_ms=config.offsets_retention_check_interval_ms,
             now=self.now(),
             believed_ms=believed_ms or clock.now_ms,
@@ -474,7 +476,7 @@ class GroupCoordinator:
         return slot
 
     def _begin_sessions(self, slot: GroupSlot) -> None:
-        self._forgetting.note_loaded(slot, self._metadata.image.topics, self.now())
+        self._forgetting.note_loaded(slot, self.now())
         for step in slot.shard.loaded(self.now()):
             self.carry_out(slot, step)
         for group in slot.shard.consumers:
@@ -497,9 +499,8 @@ class GroupCoordinator:
             return
         before, after = seen.topics_by_id, image.topics_by_id
         gone = {topic.name for known_id, topic in before.items() if known_id not in after}
-        made = {topic.name for made_id, topic in after.items() if made_id not in before}
-        if gone or made:
-            self._forgetting.follow(image.topics, gone=gone, made=made, now=self.now())
+        if gone:
+            self._forgetting.follow(gone, self.now())
 
     def _drop_slots(self) -> None:
         for slot in self._slots.drop():

@@ -1,19 +1,19 @@
 """Deletes committed offsets that expired, and those of deleted topics.
 
-If the tombstones cannot be written, the offsets stay and the next expiry check retries. A new topic
-must not inherit the offsets of a deleted one with its name. So a partition that is loading while a
-topic is deleted drops that topic's offsets once it is loaded, and all others without a topic too: a
-broker may have crashed right after a deletion. Names of topics created during the loading, which
-may reuse a name, are noted until all partitions are loaded or the topic is deleted; the existing
-topics bound their number.
+A commit has its topic's id, so an offset of a deleted topic is known as such, whatever has the name
+now: it is never returned, and its tombstone may be written late. A broker that ended before it
+wrote the tombstone does so when the partition is loaded; one that could not write it, with the next
+expiry check.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import TypeAlias
 
+from strandline.broker.cluster.metadata.image import TopicImage
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
 from strandline.broker.coordination.runtime.journal import in_batches, write_offsets
@@ -22,6 +22,8 @@ from strandline.storage.model import TimestampMs
 
 log = logging.getLogger(__name__)
 
+Topics: TypeAlias = Mapping[str, TopicImage]
+
 
 class OffsetExpiry:
     """Writes tombstones of expired and deleted offsets in every loaded partition."""
@@ -29,18 +31,21 @@ class OffsetExpiry:
     def __init__(
         self,
         slots: GroupSlots,
+        topics: Callable[[], Topics],
         *,
         interval_ms: int,
         now: Instant,
         believed_ms: Callable[[], TimestampMs],
     ) -> None:
-        """`believed_ms` is the time used for expiry: the wall clock may have jumped."""
+        """`topics` returns the existing topics.
+
+        `believed_ms` is the time used for expiry: the wall clock may have jumped.
+        """
         self._slots = slots
+        self._topics = topics
         self._believed_ms = believed_ms
         self._interval_ms = interval_ms
         self._next_expiry_ms = now.monotonic_ms + interval_ms
-        # Names of existing topics created while a partition was not loaded; cleared when all are.
-        self._made_while_loading: set[str] = set()
 
     async def expire_if_due(self, now: Instant) -> None:
         """Deletes offsets older than `offsets.retention.minutes`, once per interval.
@@ -57,53 +62,32 @@ class OffsetExpiry:
             records = slot.shard.expire(believed)
             if records:
                 log.info("offsets expired", extra={"fields": _fields(slot, records=len(records))})
-            _write_tombstones(slot, records, now)
+            _write(slot, records, now)
+            self._delete(slot, slot.shard.committed_topics(), now)
             await asyncio.sleep(0)
 
-    @property
-    def remembered_count(self) -> int:
-        """Number of names kept for partitions that are not loaded."""
-        return len(self._made_while_loading)
+    def follow(self, gone: Set[str], now: Instant) -> None:
+        """Deletes the offsets of deleted topics, which had these names."""
+        for slot in self._slots.present():
+            if slot.is_loaded:
+                self._delete(slot, gone, now)
 
-    def follow(
-        self, topics: Container[str], *, gone: set[str], made: set[str], now: Instant
-    ) -> None:
-        """Deletes the offsets of the topics in `gone`.
+    def note_loaded(self, slot: GroupSlot, now: Instant) -> None:
+        """Completes the offsets of old states, and deletes those of deleted topics."""
+        _write(slot, slot.shard.completed_offsets(), now)
+        self._delete(slot, slot.shard.committed_topics(), now)
 
-        `made` are topics created since the last call; their names may be in `gone` too.
-        """
-        is_every_loaded = True
-        for slot in self._slots.all():
-            if not slot.is_loaded:
-                is_every_loaded = False
-            elif gone:
-                _write_tombstones(slot, slot.shard.topic_tombstones(gone), now)
-        if not is_every_loaded:
-            self._made_while_loading |= made
-        self._made_while_loading = {name for name in self._made_while_loading if name in topics}
-
-    def note_loaded(self, slot: GroupSlot, topics: Container[str], now: Instant) -> None:
-        """Deletes offsets of topics deleted meanwhile; `topics` are the existing ones.
-
-        Every commit in that log precedes the deletion of its topic: a partition that is not loaded
-        accepts no commits.
-        """
-        known = slot.shard.committed_topics()
-        gone = {
-            topic for topic in known if topic in self._made_while_loading or topic not in topics
-        }
-        _write_tombstones(slot, slot.shard.topic_tombstones(gone), now)
-        if all(other.is_loaded for other in self._slots.all()):
-            self._made_while_loading.clear()
+    def _delete(self, slot: GroupSlot, names: Set[str], now: Instant) -> None:
+        _write(slot, slot.shard.topic_tombstones(names, self._topics()), now)
 
 
-def _write_tombstones(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
+def _write(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
     try:
         for batch in in_batches(records):
             write_offsets(slot, batch, now)
     except CoordinatorFault as fault:
         log.warning(
-            "expired offsets not deleted",
+            "upkeep of committed offsets not written",
             extra={"fields": _fields(slot, error=fault.error_code.name)},
         )
 

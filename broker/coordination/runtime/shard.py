@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from strandline.broker.cluster.metadata.image import TopicImage
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer.consumer_shard import ConsumerGroups
@@ -37,7 +38,11 @@ from strandline.broker.coordination.model.consumer_messages import (
     ConsumerRules,
     is_tombstone,
 )
-from strandline.broker.coordination.model.group_offsets import GroupOffsets, find_expired
+from strandline.broker.coordination.model.group_offsets import (
+    GroupOffsets,
+    find_expired,
+    is_of,
+)
 from strandline.broker.coordination.model.offset_messages import (
     NO_RETENTION,
     CommitDecision,
@@ -60,6 +65,7 @@ from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.protocol.formats.offsets_topic import NO_TIMESTAMP, OffsetCommitValue
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LONG_MAX
+from strandline.storage.model import ZERO_TOPIC_ID
 from strandline.storage.records.batch.marker import MarkerType
 
 
@@ -81,6 +87,7 @@ class GroupShard:
         make_id: Callable[[], str],
         offset_metadata_length_max: int,
         retention_ms: int,
+        topics_at_start: Mapping[str, TopicImage],
         consumer_rules: ConsumerRules | None = None,
     ) -> None:
         self.consumers = ConsumerGroups(consumer_rules or ConsumerRules(), make_id)
@@ -88,6 +95,9 @@ class GroupShard:
         self._make_id = make_id
         self._offset_metadata_length_max = offset_metadata_length_max
         self._retention_ms = retention_ms
+        self._topics_at_start = topics_at_start
+        # Offsets (group, topic, partition) whose last record lacks the topic's id.
+        self._incomplete: set[tuple[str, str, int]] = set()
         # Offsets committed in open transactions.
         self.pending = PendingOffsets()
         self._groups: dict[str, Group] = {}
@@ -136,7 +146,7 @@ class GroupShard:
         """Applies one record of the log; those of a transaction when it is committed."""
         if isinstance(record, TransactionalRecord):
             if isinstance(record.record, OffsetRecord):
-                self.pending.add(record.producer_id, record.record)
+                self.pending.add(record.producer_id, self._with_topic_id(record.record))
                 self._ensure_group(record.record.group_id, now)
         elif isinstance(record, LoadedMarker):
             is_commit = record.end is MarkerType.COMMIT
@@ -169,6 +179,8 @@ class GroupShard:
 
     def _replay_offset(self, record: OffsetRecord, now: Instant) -> None:
         offsets = self._offsets.get(record.group_id)
+        place = record.group_id, record.topic, record.partition
+        self._incomplete.discard(place)
         if record.committed is None:
             if offsets is not None:
                 offsets.remove(record.topic, record.partition)
@@ -177,8 +189,25 @@ class GroupShard:
             return
         if offsets is None:
             offsets = self._offsets[record.group_id] = GroupOffsets()
-        offsets.put(record.topic, record.partition, record.committed)
+        completed = self._with_topic_id(record)
+        if completed is not record:
+            self._incomplete.add(place)
+        assert completed.committed is not None
+        offsets.put(record.topic, record.partition, completed.committed)
         self._ensure_group(record.group_id, now)
+
+    def _with_topic_id(self, record: OffsetRecord) -> OffsetRecord:
+        """Commits of old states lack the id of the topic, and those with their own retention.
+
+        They were made before the start, to the topic that had the name then: a partition that is
+        not loaded accepts no commits.
+        """
+        if record.committed is None or record.committed.topic_id != ZERO_TOPIC_ID:
+            return record
+        topic = self._topics_at_start.get(record.topic)
+        if topic is None:
+            return record
+        return replace(record, committed=record.committed.replaced(topic_id=topic.topic_id))
 
     def _ensure_group(self, group_id: str, now: Instant) -> None:
         """Whoever commits offsets without being a member has a simple group.
@@ -199,6 +228,7 @@ class GroupShard:
         """This broker stops coordinating these groups."""
         groups, self._groups, self._offsets = self._groups, {}, {}
         self.pending = PendingOffsets()
+        self._incomplete.clear()
         self.consumers.clear()
         return [
             GroupEffects(group=group, effects=group.unload(error_code, now))
@@ -336,17 +366,40 @@ class GroupShard:
         committed = {topic for offsets in self._offsets.values() for topic in offsets.topics}
         return committed | self.pending.topics()
 
-    def topic_tombstones(self, topics: Set[str]) -> list[CoordinatorRecord]:
-        """Returns tombstones of the offsets of deleted topics."""
+    def topic_tombstones(
+        self, names: Set[str], topics: Mapping[str, TopicImage]
+    ) -> list[CoordinatorRecord]:
+        """Returns tombstones of the offsets under these names whose topic is not in `topics`."""
         return [
             *(
-                OffsetRecord(group_id, topic, partition, None)
+                OffsetRecord(group_id, name, partition, None)
                 for group_id, offsets in self._offsets.items()
-                for topic in topics & offsets.topics.keys()
-                for partition in offsets.topics[topic]
+                for name in names & offsets.topics.keys()
+                for partition, committed in offsets.topics[name].items()
+                if not is_of(committed, topics.get(name))
             ),
-            *self.pending.tombstones(lambda record: record.topic in topics),
+            *self.pending.tombstones(
+                lambda record: (
+                    record.topic in names
+                    and record.committed is not None
+                    and not is_of(record.committed, topics.get(record.topic))
+                )
+            ),
         ]
+
+    def completed_offsets(self) -> list[CoordinatorRecord]:
+        """Returns the offsets whose record lacks the topic's id, to be written once with it."""
+        completed: list[CoordinatorRecord] = []
+        for group_id, topic, partition in self._incomplete:
+            committed = self._offsets[group_id].topics[topic][partition]
+            # A record now would overtake what a transaction commits. The version of the record with
+            # an own retention has no field for the id.
+            if committed.expires_ms == NO_TIMESTAMP and not self.pending.has(
+                group_id, topic, partition
+            ):
+                completed.append(OffsetRecord(group_id, topic, partition, committed))
+        self._incomplete.clear()
+        return completed
 
     def expire(self, now: Instant) -> list[CoordinatorRecord]:
         """Returns tombstones of expired offsets, and of groups that then have none."""
@@ -387,6 +440,7 @@ def _commit_record(
             metadata=wanted.metadata or "",
             committed_ms=now_ms,
             expires_ms=expires_ms,
+            topic_id=wanted.topic_id,
         ),
     )
 

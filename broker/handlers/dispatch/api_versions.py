@@ -1,6 +1,10 @@
 """ApiVersions: the APIs, versions and features of this broker.
 
-    0-2  plain; 3 flexible, the client names its software (KIP-511); 4 features of minimum 0
+    0-2  plain; 3 flexible, the client names its software (KIP-511); 4 features of minimum 0;
+         5 the cluster and the node that the client means (KIP-1242)
+
+A client that means another cluster or node, because an address has a new owner, is told to start
+again from its bootstrap servers.
 
 An unknown version is answered in version 0 with UNSUPPORTED_VERSION and our range, and with the old
 response header: the only answer that every client can read (KIP-511).
@@ -10,10 +14,10 @@ from __future__ import annotations
 
 import re
 
-from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.handlers.dispatch.features import finalized_features, supported_features
-from strandline.broker.handlers.services.services import RequestContext
+from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.api_versions import (
+    UNKNOWN_NODE,
     ApiVersionRange,
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -34,7 +38,7 @@ _RANGES = tuple(
 
 
 def api_versions(
-    metadata: Metadata, request: ApiVersionsRequest, context: RequestContext
+    services: Services, request: ApiVersionsRequest, context: RequestContext
 ) -> ApiVersionsResponse:
     """Returns all advertised APIs and features; refuses an invalid software name as Kafka does."""
     if context.api_version < FIRST_VERSION_WITH_SOFTWARE_AND_FEATURES:
@@ -44,13 +48,20 @@ def api_versions(
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
+    # Versions without the two have their defaults.
+    if (request.cluster_id is None) != (request.node_id == UNKNOWN_NODE):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
+    image = services.metadata.image
+    ours = image.cluster_id, services.config.node_id
+    if request.cluster_id is not None and (request.cluster_id, request.node_id) != ours:
+        return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED, api_keys=())
     with_zero = context.api_version >= FIRST_VERSION_WITH_ZERO_FEATURES
     return ApiVersionsResponse(
         api_keys=_RANGES,
         supported_features=supported_features(with_zero=with_zero),
         # Kafka uses the end of the metadata log; it grows whenever a feature may have changed.
-        finalized_features_epoch=metadata.image.version,
-        finalized_features=finalized_features(metadata.image),
+        finalized_features_epoch=image.version,
+        finalized_features=finalized_features(image),
     )
 
 

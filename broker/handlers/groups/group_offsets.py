@@ -8,8 +8,8 @@ OffsetFetch   0-10  1 a missing commit is no error any more,
                     7 require stable, 8 several groups, 9 KIP-848, 10 topics by id
 OffsetDelete  0
 
-Commits to unknown partitions are refused. Committed offsets of a deleted topic are returned until
-they are removed. Versions by id leave such topics out, as Kafka does.
+Commits to unknown partitions are refused. Committed offsets of a deleted topic are not returned,
+also if another topic has its name now.
 
 With `require_stable` a partition whose offset an open transaction commits is answered
 UNSTABLE_OFFSET_COMMIT (KIP-447).
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.model.group_offsets import NO_OFFSET, GroupOffsets
+from strandline.broker.coordination.model.group_offsets import NO_OFFSET, GroupOffsets, is_of
 from strandline.broker.coordination.model.offset_messages import (
     CommitRequest,
     OffsetDeletion,
@@ -30,6 +30,10 @@ from strandline.broker.coordination.model.offset_messages import (
 )
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.handlers.services.limits import refuse_flood, refuse_partition_flood
+from strandline.broker.handlers.services.offsets_to_commit import (
+    OffsetsToCommit,
+    partition_fault,
+)
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.formats.offsets_topic import OffsetCommitValue
 from strandline.broker.protocol.messages.offset_commit import (
@@ -53,7 +57,6 @@ from strandline.broker.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.model import ZERO_TOPIC_ID
 
 FIRST_COMMIT_BY_TOPIC_ID = 10
 FIRST_COMMIT_WITH_GROUP_ID_NOT_FOUND = 9
@@ -77,34 +80,14 @@ class GroupOffsetHandlers:
         self, request: OffsetCommitRequest, context: RequestContext
     ) -> OffsetCommitResponse:
         refuse_partition_flood(topic.partitions for topic in request.topics)
-        image = self._metadata.image
-        by_id = context.api_version >= FIRST_COMMIT_BY_TOPIC_ID
-        codes: dict[tuple[int, int], ErrorCode] = {}
-        places: list[tuple[int, int]] = []
-        offsets: list[OffsetToCommit] = []
-        for row, wanted in enumerate(request.topics):
-            topic = (
-                image.topics_by_id.get(wanted.topic_id) if by_id else image.topics.get(wanted.name)
-            )
-            for column, partition in enumerate(wanted.partitions):
-                fault = _partition_fault(topic, partition.partition_index, by_id=by_id)
-                if topic is None or fault is not ErrorCode.NONE:
-                    codes[row, column] = fault
-                    continue
-                places.append((row, column))
-                offsets.append(
-                    OffsetToCommit(
-                        topic.name,
-                        partition.partition_index,
-                        partition.committed_offset,
-                        partition.committed_leader_epoch,
-                        partition.committed_metadata,
-                        topic.topic_id,
-                    )
-                )
+        wanted_offsets = OffsetsToCommit.of(
+            request.topics,
+            self._metadata.image,
+            by_id=context.api_version >= FIRST_COMMIT_BY_TOPIC_ID,
+        )
+        offsets = tuple(wanted_offsets.offsets.values())
         if offsets:
-            committed = await self._commit(request, tuple(offsets), context.api_version)
-            codes.update(zip(places, committed, strict=True))
+            wanted_offsets.note(await self._commit(request, offsets, context.api_version))
         return OffsetCommitResponse(
             topics=[
                 OffsetCommitResponseTopic(
@@ -113,7 +96,7 @@ class GroupOffsetHandlers:
                     partitions=[
                         OffsetCommitResponsePartition(
                             partition_index=partition.partition_index,
-                            error_code=codes[row, column],
+                            error_code=wanted_offsets.codes[row, column],
                         )
                         for column, partition in enumerate(wanted.partitions)
                     ],
@@ -166,6 +149,7 @@ class GroupOffsetHandlers:
         return self._fetch_one(request, context.api_version)
 
     def _fetch_one(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
+        image = self._metadata.image
         try:
             offsets = self._coordinator.offsets_of(request.group_id) or GroupOffsets()
         except CoordinatorFault as fault:
@@ -181,11 +165,13 @@ class GroupOffsetHandlers:
                 ]
             )
         if request.topics is None:
-            topics = _fetch_everything(offsets, self._metadata.image, by_id=False)
+            topics = _fetch_everything(offsets, image)
         else:
             topics = []
             for topic in request.topics:
-                found = _look_up(offsets, topic.name, topic.partition_indexes)
+                found = _look_up(
+                    offsets, topic.name, image.topics.get(topic.name), topic.partition_indexes
+                )
                 if version < FIRST_FETCH_WITH_NOTHING_COMMITTED:
                     found = [_with_error_if_missing(entry) for entry in found]
                 topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=found))
@@ -222,7 +208,7 @@ class GroupOffsetHandlers:
         except CoordinatorFault as fault:
             return OffsetFetchResponseGroup(group_id=group.group_id, error_code=fault.error_code)
         topics = (
-            _fetch_everything(offsets, self._metadata.image, by_id=by_id)
+            _fetch_everything(offsets, self._metadata.image)
             if group.topics is None
             else _fetch_named(group, offsets, self._metadata.image, by_id=by_id)
         )
@@ -245,7 +231,7 @@ class GroupOffsetHandlers:
             OffsetToDelete(topic.name, partition.partition_index)
             for topic in request.topics
             for partition in topic.partitions
-            if _partition_fault(image.topics.get(topic.name), partition.partition_index)
+            if partition_fault(image.topics.get(topic.name), partition.partition_index)
             is ErrorCode.NONE
         ]
         try:
@@ -275,32 +261,27 @@ class GroupOffsetHandlers:
         )
 
 
-def _partition_fault(topic: TopicImage | None, partition: int, *, by_id: bool = False) -> ErrorCode:
-    if topic is None:
-        return ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if not 0 <= partition < topic.partition_count:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.NONE
-
-
 def _look_up(
-    offsets: GroupOffsets, topic: str, partitions: Iterable[int]
+    offsets: GroupOffsets, name: str, topic: TopicImage | None, partitions: Iterable[int]
 ) -> list[OffsetFetchResponsePartition]:
-    return [_found(partition, offsets.get(topic, partition)) for partition in partitions]
+    return [_found(partition, offsets.get(name, partition), topic) for partition in partitions]
 
 
 def _fetch_everything(
-    offsets: GroupOffsets, image: MetadataImage, *, by_id: bool
+    offsets: GroupOffsets, image: MetadataImage
 ) -> list[OffsetFetchResponseTopic]:
     topics = []
     for name, partitions in offsets.topics.items():
         topic = image.topics.get(name)
-        if by_id and topic is None:
-            # The topic has no id to return.
-            continue
-        topic_id = ZERO_TOPIC_ID if topic is None else topic.topic_id
-        found = [_found(index, committed) for index, committed in partitions.items()]
-        topics.append(OffsetFetchResponseTopic(name=name, topic_id=topic_id, partitions=found))
+        found = [
+            _found(index, committed, topic)
+            for index, committed in partitions.items()
+            if is_of(committed, topic)
+        ]
+        if topic is not None and found:
+            topics.append(
+                OffsetFetchResponseTopic(name=name, topic_id=topic.topic_id, partitions=found)
+            )
     return topics
 
 
@@ -314,12 +295,12 @@ def _fetch_named(
     assert group.topics is not None
     topics = []
     for wanted in group.topics:
-        if not by_id:
-            found = _look_up(offsets, wanted.name, wanted.partition_indexes)
-        elif (topic := image.topics_by_id.get(wanted.topic_id)) is not None:
-            found = _look_up(offsets, topic.name, wanted.partition_indexes)
-        else:
+        topic = image.topics_by_id.get(wanted.topic_id) if by_id else image.topics.get(wanted.name)
+        if topic is None and by_id:
             found = _failed(wanted.partition_indexes, ErrorCode.UNKNOWN_TOPIC_ID)
+        else:
+            name = wanted.name if topic is None else topic.name
+            found = _look_up(offsets, name, topic, wanted.partition_indexes)
         topics.append(
             OffsetFetchResponseTopic(name=wanted.name, topic_id=wanted.topic_id, partitions=found)
         )
@@ -334,8 +315,10 @@ def _with_error_if_missing(
     return found.replaced(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def _found(partition: int, committed: OffsetCommitValue | None) -> OffsetFetchResponsePartition:
-    if committed is None:
+def _found(
+    partition: int, committed: OffsetCommitValue | None, topic: TopicImage | None
+) -> OffsetFetchResponsePartition:
+    if committed is None or not is_of(committed, topic):
         return OffsetFetchResponsePartition(partition_index=partition)
     return OffsetFetchResponsePartition(
         partition_index=partition,

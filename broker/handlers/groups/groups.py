@@ -7,7 +7,7 @@ Heartbeat       0-4   3 static members, 4 flexible
 LeaveGroup      0-5   3 several members at once, 4 flexible, 5 reason
 ListGroups      0-5   3 flexible, 4 states, 5 types
 DescribeGroups  0-6   3 authorized operations, 4 static members, 5 flexible, 6 GROUP_ID_NOT_FOUND
-DeleteGroups    0-2   2 flexible
+DeleteGroups    0-3   2 flexible, 3 an error message
 
 JoinGroup and SyncGroup wait for other members; all decisions are in `coordination/`. The new
 protocol's own APIs are in `consumer_groups.py`; a group of that protocol may have members of this
@@ -280,11 +280,16 @@ class GroupHandlers:
         # A repeated group is deleted, and answered, once.
         return DeleteGroupsResponse(
             results=[
-                DeletableGroupResult(
-                    group_id=group_id, error_code=await self._coordinator.delete(group_id)
-                )
-                for group_id in dict.fromkeys(request.groups_names)
+                await self._deleted(group_id) for group_id in dict.fromkeys(request.groups_names)
             ]
+        )
+
+    async def _deleted(self, group_id: str) -> DeletableGroupResult:
+        code = await self._coordinator.delete(group_id)
+        return DeletableGroupResult(
+            group_id=group_id,
+            error_code=code,
+            error_message=None if code is ErrorCode.NONE else code.message,
         )
 
 

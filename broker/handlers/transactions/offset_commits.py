@@ -1,7 +1,8 @@
 """TxnOffsetCommit: a producer commits offsets of a group as part of its transaction.
 
-0-5  2 leader epoch; COORDINATOR_LOAD_IN_PROGRESS, 3 generation and member (KIP-447),
-     4 TRANSACTION_ABORTABLE, 5 adds the offsets to the transaction (KIP-890)
+0-6  2 leader epoch; COORDINATOR_LOAD_IN_PROGRESS, 3 generation and member (KIP-447),
+     4 TRANSACTION_ABORTABLE, 5 adds the offsets to the transaction (KIP-890),
+     6 topics by id, GROUP_ID_NOT_FOUND, STALE_MEMBER_EPOCH (KIP-1319)
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from strandline.broker.coordination.runtime.transaction_coordinator import (
 )
 from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.handlers.services.limits import refuse_partition_flood
+from strandline.broker.handlers.services.offsets_to_commit import OffsetsToCommit
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -25,11 +27,12 @@ from strandline.broker.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.model import TopicPartition
 
 FIRST_WITH_LOAD_IN_PROGRESS = 2
 FIRST_WITH_ABORTABLE = 4
 FIRST_OF_VERSION_2 = 5
+FIRST_BY_TOPIC_ID = 6
+FIRST_WITH_CODES_OF_OFFSET_COMMIT = 6
 
 
 class TransactionalCommitHandler:
@@ -46,48 +49,28 @@ class TransactionalCommitHandler:
         self, request: TxnOffsetCommitRequest, context: RequestContext
     ) -> TxnOffsetCommitResponse:
         refuse_partition_flood(topic.partitions for topic in request.topics)
-        offsets = self._existing(request)
-        codes: dict[TopicPartition, ErrorCode] = {}
+        wanted_offsets = OffsetsToCommit.of(
+            request.topics, self._metadata.image, by_id=context.api_version >= FIRST_BY_TOPIC_ID
+        )
+        offsets = tuple(wanted_offsets.offsets.values())
         if offsets:
-            committed = await self._commit(request, tuple(offsets.values()), context.api_version)
-            codes.update(zip(offsets, committed, strict=True))
+            wanted_offsets.note(await self._commit(request, offsets, context.api_version))
         return TxnOffsetCommitResponse(
             topics=[
                 TxnOffsetCommitResponseTopic(
-                    name=topic.name,
+                    name=wanted.name,
+                    topic_id=wanted.topic_id,
                     partitions=[
                         TxnOffsetCommitResponsePartition(
-                            partition_index=wanted.partition_index,
-                            error_code=codes.get(
-                                TopicPartition(topic.name, wanted.partition_index),
-                                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                            ),
+                            partition_index=partition.partition_index,
+                            error_code=wanted_offsets.codes[row, column],
                         )
-                        for wanted in topic.partitions
+                        for column, partition in enumerate(wanted.partitions)
                     ],
                 )
-                for topic in request.topics
+                for row, wanted in enumerate(request.topics)
             ]
         )
-
-    def _existing(self, request: TxnOffsetCommitRequest) -> dict[TopicPartition, OffsetToCommit]:
-        """Returns the offsets of partitions that exist."""
-        image = self._metadata.image
-        offsets = {}
-        for topic in request.topics:
-            known = image.topics.get(topic.name)
-            for wanted in topic.partitions:
-                where = TopicPartition(topic.name, wanted.partition_index)
-                if known is not None and image.partition(where) is not None:
-                    offsets[where] = OffsetToCommit(
-                        topic.name,
-                        wanted.partition_index,
-                        wanted.committed_offset,
-                        wanted.committed_leader_epoch,
-                        wanted.committed_metadata,
-                        known.topic_id,
-                    )
-        return offsets
 
     async def _commit(
         self, request: TxnOffsetCommitRequest, offsets: tuple[OffsetToCommit, ...], version: int
@@ -99,9 +82,13 @@ class TransactionalCommitHandler:
                 CommitRequest(
                     member_id=request.member_id,
                     group_instance_id=request.group_instance_id,
-                    generation=request.generation_id,
+                    generation=request.generation_id_or_member_epoch,
                     offsets=offsets,
+                    missing_group_code=ErrorCode.GROUP_ID_NOT_FOUND
+                    if version >= FIRST_WITH_CODES_OF_OFFSET_COMMIT
+                    else ErrorCode.ILLEGAL_GENERATION,
                     is_transactional=True,
+                    knows_member_epochs=version >= FIRST_WITH_CODES_OF_OFFSET_COMMIT,
                 ),
                 producer,
                 partial(

@@ -4,7 +4,7 @@
 
     type  key fields               value                  versions read    written
     0     group topic partition    OffsetCommitValue      0-4              never; Kafka before 0.9
-    1     group topic partition    OffsetCommitValue      0-4              3, or what it needs
+    1     group topic partition    OffsetCommitValue      0-4              4, or 1 with an expiry
     2     group                    GroupMetadataValue     0-4              3
 
     OffsetCommitValue     v1 only: expiry    v3  leader epoch    v4  flexible; topic id
@@ -47,7 +47,7 @@ GROUP_METADATA_TYPE: Final = 2
 NO_TIMESTAMP: Final = -1
 _VALUE_VERSION_MAX: Final = 4
 _VALUE_FLEXIBLE_FROM: Final = 4
-# The newest version that a Kafka of any age reads; v4 is for fields that only v4 has.
+# The newest version that a Kafka of any age reads; v4 is for an offset with the id of its topic.
 _VALUE_VERSION_USUAL: Final = 3
 # v2 dropped it again.
 _VERSION_WITH_EXPIRY: Final = 1

@@ -2,6 +2,7 @@
 
     v0  codes and ranges    v1  throttle time    v3  flexible body, client software, features
     v4  features whose lowest version is 0 may be listed as such (below v4 they must be left out)
+    v5  the cluster and the node that the client means to talk to (KIP-1242)
 
 The response header is version 0 even where the body is flexible: the client does not know the
 broker's versions yet.
@@ -25,10 +26,14 @@ from strandline.broker.protocol.schema.schema import (
     wire,
 )
 
+UNKNOWN_NODE = -1
+
 
 class ApiVersionsRequest(Request, api=ApiKey.API_VERSIONS):
     client_software_name: str = wire(string, "3+", default="")
     client_software_version: str = wire(string, "3+", default="")
+    cluster_id: str | None = wire(string, "5+", nullable="5+", default=None)
+    node_id: int = wire(int32, "5+", default=UNKNOWN_NODE)
 
 
 class ApiVersionRange(Struct):

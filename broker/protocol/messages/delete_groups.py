@@ -1,4 +1,7 @@
-"""DeleteGroups: deletes groups without members, and their offsets. Flexible from v2."""
+"""DeleteGroups: deletes groups without members, and their offsets.
+
+v2  flexible    v3  an error message for each group (KIP-1331)
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ class DeleteGroupsRequest(Request, api=ApiKey.DELETE_GROUPS):
 class DeletableGroupResult(Struct):
     group_id: str = wire(string)
     error_code: int = wire(int16, default=0)
+    error_message: str | None = wire(string, "3+", nullable="3+", default=None)
 
 
 class DeleteGroupsResponse(Response, api=ApiKey.DELETE_GROUPS):

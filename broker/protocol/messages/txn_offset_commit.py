@@ -2,14 +2,17 @@
 
 v2  leader epoch    v3  flexible; generation and member (KIP-447)    v4  TRANSACTION_ABORTABLE
 v5  adds the offsets to the transaction as well: no AddOffsetsToTxn before it (KIP-890)
+v6  topics by id, GROUP_ID_NOT_FOUND, STALE_MEMBER_EPOCH (KIP-1319)
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.schema import (
+    ZERO_UUID,
     Request,
     Response,
     Struct,
@@ -18,6 +21,7 @@ from strandline.broker.protocol.schema.schema import (
     int32,
     int64,
     string,
+    uuid_,
     wire,
 )
 
@@ -32,7 +36,10 @@ class TxnOffsetCommitRequestPartition(Struct):
 
 
 class TxnOffsetCommitRequestTopic(Struct):
-    name: str = wire(string)
+    """One topic: by name, or (v6) by id."""
+
+    name: str = wire(string, "0-5", default="")
+    topic_id: uuid.UUID = wire(uuid_, "6+", default=ZERO_UUID)
     partitions: Sequence[TxnOffsetCommitRequestPartition] = wire(
         array(TxnOffsetCommitRequestPartition)
     )
@@ -45,7 +52,7 @@ class TxnOffsetCommitRequest(Request, api=ApiKey.TXN_OFFSET_COMMIT):
     group_id: str = wire(string)
     producer_id: int = wire(int64)
     producer_epoch: int = wire(int16)
-    generation_id: int = wire(int32, "3+", default=-1)
+    generation_id_or_member_epoch: int = wire(int32, "3+", default=-1)
     member_id: str = wire(string, "3+", default="")
     group_instance_id: str | None = wire(string, "3+", nullable="3+", default=None)
     topics: Sequence[TxnOffsetCommitRequestTopic] = wire(array(TxnOffsetCommitRequestTopic))
@@ -57,7 +64,8 @@ class TxnOffsetCommitResponsePartition(Struct):
 
 
 class TxnOffsetCommitResponseTopic(Struct):
-    name: str = wire(string)
+    name: str = wire(string, "0-5", default="")
+    topic_id: uuid.UUID = wire(uuid_, "6+", default=ZERO_UUID)
     partitions: Sequence[TxnOffsetCommitResponsePartition] = wire(
         array(TxnOffsetCommitResponsePartition)
     )

@@ -17,7 +17,7 @@ from typing import Final
 
 
 class ApiKey(IntEnum):
-    """Every API of Kafka 4.3, by number. A listed API need not be served."""
+    """Every API of Kafka 4.4, by number. A listed API need not be served."""
 
     PRODUCE = 0
     FETCH = 1
@@ -150,18 +150,18 @@ SPECS: Mapping[int, ApiSpec] = MappingProxyType(
             _row(ApiKey.DESCRIBE_GROUPS, 0, 6, flexible_from=5),
             _row(ApiKey.LIST_GROUPS, 0, 5, flexible_from=3),
             _row(ApiKey.SASL_HANDSHAKE, 0, 1, flexible_from=NEVER_FLEXIBLE),
-            _row(ApiKey.API_VERSIONS, 0, 4, flexible_from=3),
+            _row(ApiKey.API_VERSIONS, 0, 5, flexible_from=3),
             _row(ApiKey.CREATE_TOPICS, 0, 7, flexible_from=5),
             _row(ApiKey.DELETE_TOPICS, 0, 6, flexible_from=4),
             _row(ApiKey.DELETE_RECORDS, 0, 2, flexible_from=2),
-            # v6 (two-phase commit) is not stable in Kafka 4.3 and not advertised by it.
+            # v6 (two-phase commit) is not stable in Kafka 4.4 and not advertised by it.
             _row(ApiKey.INIT_PRODUCER_ID, 0, 5, flexible_from=2),
             _row(ApiKey.OFFSET_FOR_LEADER_EPOCH, 0, 4, flexible_from=4),
             _row(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, flexible_from=3),
             _row(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, flexible_from=3),
             _row(ApiKey.END_TXN, 0, 5, flexible_from=3),
             _row(ApiKey.WRITE_TXN_MARKERS, 0, 2, flexible_from=1),
-            _row(ApiKey.TXN_OFFSET_COMMIT, 0, 5, flexible_from=3),
+            _row(ApiKey.TXN_OFFSET_COMMIT, 0, 6, flexible_from=3),
             _row(ApiKey.DESCRIBE_ACLS, 0, 3, flexible_from=2),
             _row(ApiKey.CREATE_ACLS, 0, 3, flexible_from=2),
             _row(ApiKey.DELETE_ACLS, 0, 3, flexible_from=2),
@@ -171,7 +171,7 @@ SPECS: Mapping[int, ApiSpec] = MappingProxyType(
             _row(ApiKey.DESCRIBE_LOG_DIRS, 0, 5, flexible_from=2),
             _row(ApiKey.SASL_AUTHENTICATE, 0, 2, flexible_from=2),
             _row(ApiKey.CREATE_PARTITIONS, 0, 3, flexible_from=2),
-            _row(ApiKey.DELETE_GROUPS, 0, 2, flexible_from=2),
+            _row(ApiKey.DELETE_GROUPS, 0, 3, flexible_from=2),
             _row(ApiKey.ELECT_LEADERS, 0, 2, flexible_from=2),
             _row(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, flexible_from=1),
             _row(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, flexible_from=0),
@@ -181,6 +181,7 @@ SPECS: Mapping[int, ApiSpec] = MappingProxyType(
             _row(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, flexible_from=1),
             _row(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, flexible_from=0),
             _row(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, flexible_from=0),
+            _row(ApiKey.DESCRIBE_QUORUM, 0, 2, flexible_from=0),
             _row(ApiKey.UPDATE_FEATURES, 0, 2, flexible_from=0),
             _row(ApiKey.DESCRIBE_CLUSTER, 0, 2, flexible_from=0),
             _row(ApiKey.DESCRIBE_PRODUCERS, 0, 0, flexible_from=0),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.storage.plurals import counted
 
@@ -42,12 +42,20 @@ REFUSED = {
     "StoreFull": "there is no room",
 }
 
+# What is done on a server that lacks a kind of request.
+INSTEAD = {
+    "checksums": "what is written is read back, as the server takes no checksums",
+    "multipart": "large segments go in one request, as the server takes no parts",
+    "batch_delete": "objects are deleted one by one",
+}
+
 _REFUSED_RUNBOOKS = {
     "AccessDenied": "accessdenied--credentials-or-policy",
     "StoreFull": "remote-tier-has-no-room--the-store-is-full",
 }
 _STORE = "runbooks/store"
 _DELETED = "runbooks/archive-damage#were-deleted-in-the-bucket--metadata-were-deleted"
+_BEHIND = "runbooks/store#metadata-does-not-reach-the-bucket"
 
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: \S+)?")
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
@@ -225,25 +233,55 @@ def _transactions(page: Page) -> Iterator[HealthCheck]:
 
 
 def _archive(page: Page) -> Iterator[HealthCheck]:
+    """Checks of the remote tier. One trouble of the store explains all that waits for it."""
     if not page.has("strandline_remote_up"):
         yield HealthCheck(what="archive", figure="there is no remote tier", runbook="")
         return
-    is_up = page.value("strandline_remote_up") == 1
-    yield HealthCheck(
-        what="object store",
-        figure="answers" if is_up else "unreachable",
-        trouble="" if is_up else "nothing is archived, and nothing freed",
-        runbook=f"{_STORE}#remote-tier-is-unreachable--the-object-store-is-unreachable",
-    )
-    writes = _writes(page)
+    store, writes = _store(page), _writes(page)
+    is_down = bool(store.trouble)
+    if is_down:
+        writes = replace(writes, figure="not known", trouble="")
+    yield store
     yield writes
+    for check in _work_on_store(page):
+        if check.trouble and (is_down or writes.trouble):
+            yield replace(check, figure=f"{check.figure}: it waits for the store", trouble="")
+        else:
+            yield check
+    yield _stuck(page)
+    yield _deleted(page)
+    yield _reads(page)
+
+
+def _store(page: Page) -> HealthCheck:
+    down = page.all("strandline_remote_down_seconds")
+    is_up = page.value("strandline_remote_up") == 1
+    is_refused = bool(down) and down[0].labels.get("error") in REFUSED
+    figure = "refuses reads" if is_refused else "unreachable"
+    if is_up:
+        answers = page.all("strandline_remote_last_answer_seconds")
+        told = [f"a {one.labels.get('what')} {one.value:,.0f} s ago" for one in answers]
+        figure = f"answered {' and '.join(told)}" if told else "answers"
+    trouble = "" if is_up else "nothing is archived, and nothing freed"
+    if down:
+        trouble = f"for {down[0].value:,.0f} s {trouble}: {down[0].labels.get('reason', '')}"
+    anchor = (
+        _REFUSED_RUNBOOKS["AccessDenied"]
+        if is_refused
+        else "remote-tier-is-unreachable--the-object-store-is-unreachable"
+    )
+    return HealthCheck(
+        what="object store", figure=figure, trouble=trouble, runbook=f"{_STORE}#{anchor}"
+    )
+
+
+def _work_on_store(page: Page) -> Iterator[HealthCheck]:
+    """The checks that a store explains that is down or refuses writes."""
     is_owned = page.value("strandline_remote_archive_owned", 1.0) == 1
-    # Writes prove the ownership: while they fail, that is the trouble.
-    is_fine = is_owned or bool(writes.trouble)
     yield HealthCheck(
         what="owns the archive",
         figure="yes" if is_owned else "no",
-        trouble="" if is_fine else "another broker does, or it is not known yet; see the log",
+        trouble="" if is_owned else "another broker does, or it is not known yet; see the log",
         runbook="runbooks/copying#the-archive-is-another-brokers--two-brokers-with-one-identity",
     )
     for what, name in (
@@ -257,16 +295,13 @@ def _archive(page: Page) -> Iterator[HealthCheck]:
             trouble=_failing_text(failing) if failing else "",
             runbook=f"{_STORE}#tiering-does-not-succeed--copying-fails-with-an-error",
         )
-    yield _stuck(page)
     behind = int(page.value("strandline_metadata_mirror_lag"))
     yield HealthCheck(
         what="metadata in the bucket",
         figure="up to date" if not behind else f"{counted(behind, 'change')} behind",
         trouble="the log says why, if it stays so" if behind else "",
-        runbook=_DELETED,
+        runbook=_BEHIND,
     )
-    yield _deleted(page)
-    yield _reads(page)
 
 
 def _reads(page: Page) -> HealthCheck:
@@ -302,7 +337,8 @@ def _writes(page: Page) -> HealthCheck:
     refused = page.all("strandline_remote_writes_refused_seconds")
     if refused:
         kind = refused[0].labels.get("error", "")
-        why = f"{REFUSED.get(kind, kind)}; what is archived is served, nothing is copied"
+        reason = refused[0].labels.get("reason", "")
+        why = f"{REFUSED.get(kind, kind)}; what is archived is served, nothing is copied: {reason}"
         trouble = f"for {refused[0].value:,.0f} s {why}"
         return HealthCheck(
             what="writes to the archive",
@@ -313,6 +349,8 @@ def _writes(page: Page) -> HealthCheck:
     is_safe = page.value("strandline_remote_conditions_atomic", 1.0) == 1
     # With one broker it is safe: this is shown, and is no alert.
     figure = "taken" if is_safe else "taken, safe with this broker alone; see the log of its start"
+    lacking = [one.labels.get("request", "") for one in page.all("strandline_remote_lacking")]
+    figure = "; ".join((figure, *(INSTEAD.get(name, f"without {name}") for name in lacking)))
     return HealthCheck(what="writes to the archive", figure=figure, runbook="")
 
 

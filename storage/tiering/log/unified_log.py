@@ -105,9 +105,10 @@ class UnifiedLog:
 
     def replace_local(self, local: LocalLog) -> None:
         """Replaces the local log: over the same files, after the first one failed, or over their
-        copy in another folder.
+        copy in another folder. What was altered while it was opened went to the one before.
         """
         assert local.topic_partition == self.local.topic_partition, (local, self.local)
+        local.update_config(self.local.config)
         self.local = local
         self._tell_local()
 

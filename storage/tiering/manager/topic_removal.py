@@ -15,7 +15,7 @@ each start.
 A DELETE that timed out, or whose process was killed, may arrive late as well. Most keys are used
 only once, but a manifest's is not: the DELETE would remove the manifest of a topic that was tiered
 again meanwhile. So such a topic waits for the same time, and keeps its tombstone: after a restart
-it waits again.
+it waits again. It need not wait for a DELETE that names the version, where the store looks at that.
 """
 
 from __future__ import annotations

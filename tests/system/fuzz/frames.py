@@ -87,6 +87,11 @@ from strandline.broker.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersTopic,
 )
+from strandline.broker.protocol.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartition,
+    DescribeQuorumRequestTopic,
+)
 from strandline.broker.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -245,6 +250,14 @@ def requests() -> Sequence[Request]:
             validate_only=True,
         ),
         DescribeClusterRequest(),
+        DescribeQuorumRequest(
+            topics=[
+                DescribeQuorumRequestTopic(
+                    topic_name="__cluster_metadata",
+                    partitions=[DescribeQuorumRequestPartition(partition_index=0)],
+                )
+            ]
+        ),
         *admin_requests(),
         *group_requests(),
     ]
@@ -465,7 +478,7 @@ def transaction_requests() -> list[Request]:
             group_id="group",
             producer_id=77,
             producer_epoch=0,
-            generation_id=1,
+            generation_id_or_member_epoch=1,
             member_id="member",
             group_instance_id="instance",
             topics=[

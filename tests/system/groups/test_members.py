@@ -230,7 +230,7 @@ def test_lists_are_filtered_by_state_and_type_whatever_their_case(
     assert listed(client, types=["consumer"]) == {}
 
 
-@pytest.mark.parametrize("version", range(3))
+@pytest.mark.parametrize("version", range(4))
 def test_only_groups_without_members_are_deleted(
     member: MakeMember, client: WireClient, group_id: str, version: int
 ) -> None:
@@ -239,7 +239,11 @@ def test_only_groups_without_members_are_deleted(
     request = DeleteGroupsRequest(groups_names=[group_id, group_id, "never-was"])
 
     def delete() -> list[int]:
-        return [r.error_code for r in client.ask(request, DeleteGroupsResponse, version).results]
+        results = client.ask(request, DeleteGroupsResponse, version).results
+        for result in results:
+            has_reason = version >= 3 and result.error_code != 0
+            assert (result.error_message is not None) == has_reason, result
+        return [result.error_code for result in results]
 
     assert delete() == [NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND]
     alone.leave()

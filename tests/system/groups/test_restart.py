@@ -16,7 +16,7 @@ from strandline.broker.protocol.messages.offset_commit import (
 )
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
-from tests.system.calls import create_topic
+from tests.system.calls import create_topic, delete_topic
 from tests.system.group_calls import (
     GroupMember,
     commit,
@@ -35,6 +35,7 @@ def test_offsets_and_members_outlive_the_broker(
     broker = BrokerProcess(tmp_path, settings=SETTINGS).start()
     with WireClient(broker.port) as client:
         create_topic(client, "t")
+        create_topic(client, "again")
         member = GroupMember(broker.port, "members", instance_id="i", topics=["t"])
         member.join()
         member.sync({member.member_id: b"all"})
@@ -43,6 +44,10 @@ def test_offsets_and_members_outlive_the_broker(
         assert commit(
             client, "members", {("t", 0): 5}, member_id=member.member_id, generation=1
         ) == [0]
+        assert commit(client, "alone", {("again", 0): 9}) == [0]
+        # Another topic of this name, which has none of these records.
+        delete_topic(client, "again")
+        create_topic(client, "again")
     member.close()
     end(broker)
     broker.start()
@@ -50,6 +55,7 @@ def test_offsets_and_members_outlive_the_broker(
         with WireClient(broker.port) as client:
             wait_until_loaded(client)
             assert committed(client, "alone", "t") == 4
+            assert committed(client, "alone", "again") == -1
             assert committed(client, "members", "t") == 5
             described = describe(client, "members")
             assert described.group_state == "Stable"

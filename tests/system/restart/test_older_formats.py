@@ -4,6 +4,8 @@
     formats/2026-11-20-groups.tar.xz  groups, compaction, a mirror of the groups
     formats/2026-11-23.tar.xz         pages, pieces of an open segment, key filters, checksums of
                                       chunks, a compacted archive, what a clean stop notes
+    formats/2026-11-29-offsets.tar.xz commits with the id of their topic; one is of a topic that was
+                                      deleted and made again just before the stop
 
 In each lie `data`, a log folder after a clean stop, `bucket`, and `expected.json`: every record
 that was acknowledged, log starts, properties, commits. They are never made anew: a format that
@@ -32,6 +34,8 @@ from tests.system.restart.written import archive_settings, expected_of, unpack
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
 FORMATS = Path(__file__).parent / "formats"
+# The one with the most kinds of files.
+RICHEST = "2026-11-23"
 WRITTEN = sorted(path.name.removesuffix(".tar.xz") for path in FORMATS.glob("*.tar.xz"))
 READ_S = 60.0
 
@@ -180,7 +184,7 @@ def make_later(path: Path) -> None:
 
 
 def test_a_start_is_refused_by_the_name_of_a_later_format(tmp_path: Path) -> None:
-    folder = unpacked(WRITTEN[-1], tmp_path)
+    folder = unpacked(RICHEST, tmp_path)
     make_later(folder / "bucket" / "cluster.json")
     with pytest.raises(
         AssertionError, match=r"cluster\.json: strandline-cluster version 2, .*later"
@@ -192,7 +196,7 @@ def test_nothing_that_a_later_manifest_may_name_is_changed_or_deleted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """While orphans of its neighbour go: what names them is no more known than what is one."""
-    folder = unpacked(WRITTEN[-1], tmp_path)
+    folder = unpacked(RICHEST, tmp_path)
     topics = folder / "bucket" / "topics"
     (later,), (known,) = topics.glob("tier-*"), topics.glob("deep-*")
     make_later(later / "0" / "manifest.json")

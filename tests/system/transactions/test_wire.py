@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,7 @@ from tests.system.calls import (
     FIRST_TIMESTAMP_MS,
     MakeTopic,
     create_topic,
+    describe_topic,
     end_offset,
     fetch_request,
     fetch_topic,
@@ -456,10 +459,9 @@ def test_offsets_of_a_member_need_its_generation(
     assert send(5, me, generation) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-@BOTH_VERSIONS
-def test_offsets_of_a_member_of_the_new_protocol_need_its_epoch(
-    client: WireClient, topic: str, group_id: str, version: int
-) -> None:
+def join_new_protocol(
+    client: WireClient, group_id: str, topic: str
+) -> ConsumerGroupHeartbeatResponse:
     joined = client.ask(
         ConsumerGroupHeartbeatRequest(
             group_id=group_id,
@@ -473,6 +475,14 @@ def test_offsets_of_a_member_of_the_new_protocol_need_its_epoch(
         1,
     )
     assert joined.error_code == 0, joined
+    return joined
+
+
+@BOTH_VERSIONS
+def test_offsets_of_a_member_of_the_new_protocol_need_its_epoch(
+    client: WireClient, topic: str, group_id: str, version: int
+) -> None:
+    joined = join_new_protocol(client, group_id, topic)
     producer = a_producer(client, topic, version)
 
     def send(offset: int, member_id: str, epoch: int) -> ErrorCode:
@@ -528,6 +538,26 @@ def test_offsets_of_a_group_that_does_not_exist_need_no_member(
     assert producer.send_offset("", topic, 1) is ErrorCode.INVALID_GROUP_ID
     assert producer.abort() is NONE
     assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == -1
+
+
+def test_offsets_of_a_topic_id_are_those_of_its_topic_and_are_refused_as_plain_ones(
+    client: WireClient, topic: str, group_id: str
+) -> None:
+    """TxnOffsetCommit 6 (KIP-1319)."""
+    topic_id = describe_topic(client, topic).topic_id
+    producer = a_producer(client, topic, 2)
+    send = partial(producer.send_offset, group_id, topic, topic_id=topic_id)
+    assert send(1, member_id="me", generation=1) is ErrorCode.GROUP_ID_NOT_FOUND
+    joined = join_new_protocol(client, group_id, topic)
+    assert send(2, member_id="me", generation=joined.member_epoch - 1) is (
+        ErrorCode.STALE_MEMBER_EPOCH
+    )
+    assert send(3, partition=9) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    unknown = producer.send_offset(group_id, topic, 4, topic_id=uuid.uuid4())
+    assert unknown is ErrorCode.UNKNOWN_TOPIC_ID
+    assert send(5, member_id="me", generation=joined.member_epoch) is NONE
+    assert producer.commit() is NONE
+    assert offset_of(client, group_id, topic, is_stable_only=True).committed_offset == 5
 
 
 def test_an_offset_in_a_transaction_keeps_its_metadata(client: WireClient, topic: str) -> None:

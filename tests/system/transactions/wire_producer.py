@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -33,6 +34,7 @@ from strandline.broker.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.model import ZERO_TOPIC_ID
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.records.compression import Codec
 from tests.support.broker import eventually
@@ -227,8 +229,12 @@ class WireProducer:
         member_id: str = "",
         generation: int = -1,
         metadata: str | None = None,
+        topic_id: uuid.UUID | None = None,
     ) -> ErrorCode:
-        """Commits an offset within the transaction, for a member if one is named."""
+        """Commits an offset within the transaction, for a member if one is named.
+
+        With `topic_id` in version 6, which names topics by id.
+        """
         if not self.is_of_version_2:
             added = self.client.ask(
                 AddOffsetsToTxnRequest(
@@ -248,11 +254,12 @@ class WireProducer:
                 group_id=group_id,
                 producer_id=self.producer_id,
                 producer_epoch=self.epoch,
-                generation_id=generation,
+                generation_id_or_member_epoch=generation,
                 member_id=member_id,
                 topics=[
                     TxnOffsetCommitRequestTopic(
                         name=topic,
+                        topic_id=topic_id or ZERO_TOPIC_ID,
                         partitions=[
                             TxnOffsetCommitRequestPartition(
                                 partition_index=partition,
@@ -264,7 +271,7 @@ class WireProducer:
                 ],
             ),
             TxnOffsetCommitResponse,
-            5 if self.is_of_version_2 else 4,
+            6 if topic_id else 5 if self.is_of_version_2 else 4,
         )
         return ErrorCode(committed.topics[0].partitions[0].error_code)
 

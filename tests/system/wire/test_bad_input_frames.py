@@ -10,6 +10,10 @@ from strandline.broker.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
+from strandline.broker.protocol.messages.describe_cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from strandline.broker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from strandline.broker.protocol.schema.api import SPECS, ApiKey
 from tests.support.broker import BrokerProcess
@@ -20,6 +24,7 @@ pytestmark = pytest.mark.slow
 
 REQUEST_BYTES_MAX = 100 * 1024 * 1024  # socket.request.max.bytes
 UNSUPPORTED_VERSION = 35
+REBOOTSTRAP_REQUIRED = 129
 INVALID_REQUEST = 42
 
 METADATA = 3
@@ -153,7 +158,7 @@ def test_bytes_behind_the_last_field_are_passed_over(broker: BrokerProcess, api_
 # --- ApiVersions -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [5, 99, 32767, -1])
+@pytest.mark.parametrize("version", [6, 99, 32767, -1])
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_our_range(
     client: WireClient, version: int
 ) -> None:
@@ -167,7 +172,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_our_ra
     assert client.ask(software(), ApiVersionsResponse, ours.highest).error_code == 0
 
 
-@pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("version", range(6))
 def test_api_versions_lists_what_is_served_and_nothing_else(
     client: WireClient, version: int
 ) -> None:
@@ -187,11 +192,28 @@ def test_an_unacceptable_client_software_name_is_an_invalid_request(
     client: WireClient, name: str, version_text: str
 ) -> None:
     request = ApiVersionsRequest(client_software_name=name, client_software_version=version_text)
-    for version in (3, 4):
+    for version in (3, 4, 5):
         response = client.ask(request, ApiVersionsResponse, version)
         assert response.error_code == INVALID_REQUEST
     # Versions before KIP-511 carry no name, and the connection is still there.
     assert client.ask(request, ApiVersionsResponse, 2).error_code == 0
+
+
+def test_a_client_that_means_another_cluster_or_node_starts_again(client: WireClient) -> None:
+    """Its address has a new owner (KIP-1242)."""
+    cluster_id = client.ask(DescribeClusterRequest(), DescribeClusterResponse, 0).cluster_id
+
+    def meant(cluster_id: str | None, node_id: int, version: int = 5) -> int:
+        request = software().replaced(cluster_id=cluster_id, node_id=node_id)
+        return client.ask(request, ApiVersionsResponse, version).error_code
+
+    assert meant(cluster_id, 1) == 0
+    assert meant(cluster_id, 2) == meant("another", 1) == REBOOTSTRAP_REQUIRED
+    # A client knows both or neither.
+    assert meant(None, 1) == meant(cluster_id, -1) == INVALID_REQUEST
+    assert meant(None, -1) == 0
+    # Earlier versions do not carry them.
+    assert meant("another", 2, version=4) == 0
 
 
 # --- large requests --------------------------------------------------------------------------

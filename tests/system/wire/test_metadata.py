@@ -25,6 +25,15 @@ from strandline.broker.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from strandline.broker.protocol.messages.describe_quorum import (
+    DescribeQuorumPartition,
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartition,
+    DescribeQuorumRequestTopic,
+    DescribeQuorumResponse,
+    QuorumListener,
+    QuorumNode,
+)
 from strandline.broker.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -35,6 +44,7 @@ from strandline.broker.protocol.messages.metadata import (
     MetadataResponse,
 )
 from strandline.broker.protocol.schema.schema import Request
+from strandline.storage.model import ZERO_TOPIC_ID
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient, encode_request_header
 from tests.system.calls import (
@@ -237,6 +247,47 @@ def test_there_is_no_controller_endpoint_to_describe(client: WireClient) -> None
     request = DescribeClusterRequest(endpoint_type=7)
     response = client.ask(request, DescribeClusterResponse, 1)
     assert (response.error_code, list(response.brokers)) == (UNSUPPORTED_ENDPOINT_TYPE, [])
+
+
+# --- DescribeQuorum --------------------------------------------------------------------------
+
+
+def describe_quorum(client: WireClient, topic: str, version: int) -> DescribeQuorumResponse:
+    request = DescribeQuorumRequest(
+        topics=[
+            DescribeQuorumRequestTopic(
+                topic_name=topic, partitions=[DescribeQuorumRequestPartition(partition_index=0)]
+            )
+        ]
+    )
+    return client.ask(request, DescribeQuorumResponse, version)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_this_broker_alone_keeps_the_metadata(
+    broker: BrokerProcess, client: WireClient, topic_name: str, version: int
+) -> None:
+    def described() -> DescribeQuorumPartition:
+        response = describe_quorum(client, "__cluster_metadata", version)
+        assert response.error_code == 0
+        listener = QuorumListener(name="PLAINTEXT", host="127.0.0.1", port=broker.port)
+        node = QuorumNode(node_id=1, listeners=[listener])
+        assert list(response.nodes) == ([node] if version >= 2 else [])
+        return response.topics[0].partitions[0]
+
+    before = described()
+    assert (before.error_code, before.leader_id, list(before.observers)) == (0, 1, [])
+    (voter,) = before.current_voters
+    assert (voter.replica_id, voter.log_end_offset) == (1, before.high_watermark)
+    assert (voter.last_caught_up_timestamp > 0) == (version >= 1)
+    assert (voter.replica_directory_id != ZERO_TOPIC_ID) == (version >= 2)
+    create_topic(client, topic_name)
+    assert described().high_watermark > before.high_watermark
+
+
+def test_no_other_topic_has_a_quorum(client: WireClient) -> None:
+    (topic,) = describe_quorum(client, "__consumer_offsets", 2).topics
+    assert (topic.partitions[0].error_code, topic.partitions[0].leader_id) == (3, -1)
 
 
 # --- FindCoordinator -------------------------------------------------------------------------

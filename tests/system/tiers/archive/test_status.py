@@ -13,7 +13,7 @@ from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.support.metrics import get, metric, metrics_port
 from tests.support.ports import ReservedPort
 from tests.system.tiers.conftest import MakeBroker
-from tests.system.tiers.log_client import LATEST, end_of, make_batches
+from tests.system.tiers.log_client import LATEST, LATEST_TIERED, end_of, make_batches
 from tests.system.tiers.tiered_broker import (
     FREE_LOCALLY,
     SEGMENT_BYTES,
@@ -86,6 +86,12 @@ def test_a_store_that_refuses_and_one_that_is_away_are_told_apart_and_forgotten_
         eventually(lambda: troubles(look()) == {}, timeout_s=WAIT_S)
         (topic,) = look()["topics"]  # type: ignore[misc]
         assert topic["archive_bytes"] >= 2 * SEGMENT_BYTES * 9 // 10  # type: ignore[index]
+        # The open segment is on this machine alone, and the command needs no special offsets.
+        open_count = client.offset_at(LATEST) - client.offset_at(LATEST_TIERED) - 1
+        exposed = look()["exposed"][TOPIC]  # type: ignore[index]
+        assert exposed["records"] == open_count > 0
+        assert 0 < exposed["size_bytes"] <= topic["local_bytes"]  # type: ignore[index]
+        assert str(look()["if_burned_now"]).startswith(f"{open_count:,} records (")
 
         refusal = Rule(action=Action.STATUS, status=403, code="AccessDenied", times=-1)
         fault_proxy.add(refusal)
@@ -138,6 +144,7 @@ def test_it_needs_no_kafka_client_where_the_address_is_given(
     capsys.readouterr()
     main(["status", "--metrics", url])
     told = capsys.readouterr().out
+    assert told.startswith("if this machine burned now: no record of a topic with an archive ")
     assert "✓ serves clients" in told
     assert "requests to the object store since the start" in told
 

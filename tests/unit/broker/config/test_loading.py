@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.config.listeners import Listener
-from strandline.broker.config.loading import load_config
+from strandline.broker.config.loading import load_config, warn_of_unused_archive
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import InvalidConfig
 from tests.unit.broker.config.loaded import load
@@ -242,3 +242,28 @@ def test_one_folder_under_two_names_is_refused(tmp_path: Path) -> None:
     names = f"{tmp_path / 'data'},{tmp_path / 'link'}"
     with pytest.raises(InvalidConfig, match="are one folder"):
         load(f"log.dirs={names}")
+
+
+def test_a_key_that_is_given_twice_is_told_with_its_places(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "p"
+    path.write_text("node.id=1\nlog.dirs=/a\nnode.id=2\n")
+    # To win over the file is what an override is for.
+    assert load_config(path, ["log.dirs=/b"]).node_id == 2
+    (told,) = [r for r in caplog.records if "given twice" in r.getMessage()]
+    assert told.fields == {  # type: ignore[attr-defined]
+        "key": "node.id",
+        "places": f"{path} line 1, {path} line 3",
+    }
+    caplog.clear()
+    load_config(None, ["node.id=1", "node.id=3"])
+    assert "given twice" in caplog.text
+
+
+def test_an_archive_without_its_switch_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    url = "strandline.remote.url=s3://bucket"
+    warn_of_unused_archive(load_config(None, [url, "remote.log.storage.system.enable=true"]))
+    assert caplog.records == []
+    warn_of_unused_archive(load_config(None, [url]))
+    assert "nothing is archived" in caplog.text

@@ -127,6 +127,7 @@ class ConsumerTrace(TraceLines):
             make_id=lambda: f"id-{next(self._ids)}",
             offset_metadata_length_max=100,
             retention_ms=1000,
+            topics_at_start={},
             consumer_rules=self.rules,
         )
 

@@ -187,7 +187,7 @@ async def until_loaded(coordinator: GroupCoordinator) -> None:
 
 
 def commit_request(offset: int = 5) -> CommitRequest:
-    return CommitRequest(offsets=(OffsetToCommit("t", 0, offset),))
+    return CommitRequest(offsets=(OffsetToCommit("t", 0, offset, topic_id=TOPIC_ID),))
 
 
 def fault_of(call: Callable[[], object]) -> ErrorCode:

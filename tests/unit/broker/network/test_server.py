@@ -372,9 +372,10 @@ def test_a_client_that_there_is_no_memory_for_after_its_wait_keeps_no_others_out
     async def test(server: Server, _clock: ManualClock, port: int) -> None:
         reported = asyncio.Event()
         asyncio.get_running_loop().set_exception_handler(lambda *_: reported.set())
-        await connect(port)
+        # Kept: a client that nobody holds may be collected, which closes it.
+        kept = [await connect(port)]
         await reported.wait()
-        await connect(port)
+        kept.append(await connect(port))
         await until(lambda: server.statistics().connections == 1)
 
     run(test, admit=admit, pace=lambda _listener: 1)
@@ -395,7 +396,8 @@ def test_a_listener_may_have_a_limit_of_its_own() -> None:
         small = server.listen("127.0.0.1", 0, "SMALL")
         kept = [await connect(small) for _ in range(2)]
         await until(lambda: server.statistics().connections == 2)
-        assert await is_closed((await connect(small))[0])
+        kept.append(await connect(small))
+        assert await is_closed(kept[-1][0])
         kept.append(await connect(port))
         await until(lambda: server.statistics().connections == 3)
         assert server.statistics().refused_total == 1

@@ -21,7 +21,7 @@ from kio.static.constants import EntityType
 from strandline.broker.protocol.codec import codec, source
 from strandline.broker.protocol.schema.api import SPECS, ApiKey
 from strandline.broker.protocol.schema.schema import ArrayOf, Message, Struct, StructOf, WireType
-from tests.unit.broker.protocol.message_values import every_message, is_own
+from tests.unit.broker.protocol.message_values import every_message, is_known_to_libraries, is_own
 
 with warnings.catch_warnings():
     # kafka-python reads its definitions in a way that Python is going to drop.
@@ -46,6 +46,8 @@ OUR_NAMES = {
     ("FetchResponseTopic", "name"): "topic",
     ("FetchResponsePartition", "index"): "partition_index",
     ("DescribedQuota", "quotas"): "values",
+    # Kafka's own name since 4.4.
+    ("TxnOffsetCommitRequest", "generation_id_or_member_epoch"): "generation_id",
     **{
         ("AddPartitionsToTxnRequest", name): f"v3_and_below_{name}"
         for name in ("transactional_id", "producer_id", "producer_epoch", "topics")
@@ -123,7 +125,7 @@ def messages_of_kafka_python() -> list[tuple[type[Message], int]]:
     return [
         (cls, version)
         for cls, version in every_message()
-        if cls.spec.key not in UNKNOWN_TO_KAFKA_PYTHON
+        if cls.spec.key not in UNKNOWN_TO_KAFKA_PYTHON and is_known_to_libraries(cls, version)
     ]
 
 

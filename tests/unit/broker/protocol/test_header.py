@@ -77,7 +77,7 @@ def test_a_header_cut_anywhere_is_malformed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "version"), [(18, 5), (18, -1), (0, 14), (3, 14), (4, 0), (999, 0)]
+    ("key", "version"), [(18, 6), (18, -1), (0, 14), (3, 14), (4, 0), (999, 0)]
 )
 def test_an_unknown_api_or_version_says_what_an_answer_would_need(key: int, version: int) -> None:
     """Even if nothing readable follows: the layout of an unknown header is unknown."""
@@ -113,7 +113,7 @@ def test_the_answer_to_an_unknown_api_versions_version_is_the_one_of_kip_511() -
         ],
     )
     parts = frame_response(ApiKey.API_VERSIONS, 0, 4711, codec.encode(response, 0))
-    assert codec.join(parts) == struct.pack(">iihihhh", 16, 4711, 35, 1, 18, 0, 4)
+    assert codec.join(parts) == struct.pack(">iihihhh", 16, 4711, 35, 1, 18, 0, 5)
 
 
 def test_frames_count_parts_that_are_not_in_memory_and_pass_them_through() -> None:

@@ -80,6 +80,7 @@ def test_groups_that_go_with_their_partition_give_their_room_back() -> None:
         make_id=lambda: "1",
         offset_metadata_length_max=10,
         retention_ms=1000,
+        topics_at_start={},
     )
     now = Instant(0, 0)
     shard.join("g", join_request(metadata=LARGE), 1, now)

@@ -39,6 +39,7 @@ from strandline.storage.records.batch.marker import MarkerType, TransactionMarke
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote.keys import GROUPS_PREFIX, TRANSACTIONS_PREFIX, state_key
 from strandline.storage.remote.object_store.interface import IfMatches, ObjectInfo
+from strandline.storage.tiering.log.exposure import Exposure
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import Fault, MemoryStore, Timing
@@ -48,7 +49,8 @@ PARTITION = TopicPartition(OFFSETS_TOPIC, 0)
 
 def commit(group: str, offset: int, *, partition: int = 0) -> tuple[bytes, bytes]:
     key = encode_key(OffsetCommitKey(group=group, topic="t", partition=partition))
-    return key, encode_offset_commit(OffsetCommitValue(offset=offset, committed_ms=1))
+    value = OffsetCommitValue(offset=offset, committed_ms=1, topic_id=UUID(int=7))
+    return key, encode_offset_commit(value)
 
 
 def batch(
@@ -163,7 +165,7 @@ def test_offsets_above_the_restored_end_are_set_back_to_it() -> None:
         LiveRecord(key=b"\xff\xffunknown", value=b"x", timestamp_ms=1),
     ]
     kept = list(clamped(records, {TopicPartition("t", 0): 5}.get))
-    assert decode_offset_commit(kept[0].value).offset == 5
+    assert decode_offset_commit(kept[0].value) == decode_offset_commit(a9).replaced(offset=5)
     assert kept[1:] == records[1:]
 
 
@@ -407,3 +409,33 @@ def append(local: LocalLog, records: Sequence[tuple[bytes, bytes | None]]) -> No
     local.append(
         memoryview(bytearray(batch(0, records))), leader_epoch=0, origin=AppendOrigin.COORDINATOR
     )
+
+
+def test_commits_are_exposed_until_they_are_written_and_unknown_before_the_first_write(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        store, local, clock = MemoryStore(), open_log(tmp_path), ManualClock()
+        with ThreadPoolExecutor(1) as executor:
+            logs = [UnifiedLog(local)]
+            archive = GroupArchive(
+                store, lambda: logs, executor=executor, clock=clock, interval_ms=10_000
+            )
+            assert list(archive.exposures()) == [Exposure()]
+            append(local, [commit("a", 1)])
+            assert list(archive.exposures()) == [None]
+            await archive.run_once()
+            assert list(archive.exposures()) == [Exposure()]
+            before = local.size_bytes
+            clock.advance_ms(5_000)
+            await archive.run_once()
+            append(local, [commit("a", 2), commit("b", 1)])
+            clock.advance_ms(15_000)
+            added = local.size_bytes - before
+            assert list(archive.exposures()) == [
+                Exposure(record_count=2, size_bytes=added, age_s=15.0, late_s=5.0)
+            ]
+            await archive.run_once()
+            assert list(archive.exposures()) == [Exposure()]
+
+    asyncio.run(run())

@@ -149,12 +149,25 @@ def test_the_offsets_of_a_deleted_topic_are_forgotten_before_the_next_commit() -
     play(scenario)
 
 
+def test_offsets_of_a_deleted_topic_go_with_the_next_check_if_they_cannot_go_at_once() -> None:
+    async def scenario(world: World) -> None:
+        async with Running(world) as coordinator:
+            await coordinator.commit("g", commit_request())
+            world.fail(DiskError("full"))
+            world.image = world.image.apply(TopicDeleted(topic_id=TOPIC_ID))
+            assert offset_in(coordinator, "g") == 5
+            world.fail(None)
+            world.clock.advance_ms(60_000)
+            await until(lambda: offset_in(coordinator, "g") is None)
+
+    play(scenario)
+
+
 # --- while it loads --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("is_dead", "is_made_again"), [(False, False), (False, True), (True, False)]
-)
+@pytest.mark.parametrize("is_dead", [False, True])
+@pytest.mark.parametrize("is_made_again", [False, True])
 def test_the_offsets_of_a_topic_that_was_deleted_while_its_groups_load_are_forgotten(
     is_dead: bool, is_made_again: bool
 ) -> None:

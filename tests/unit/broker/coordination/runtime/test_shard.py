@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
+from strandline.broker.cluster.metadata.image import TopicImage
 from strandline.broker.coordination.model.classic_messages import (
     GroupRules,
     Instant,
@@ -22,9 +25,16 @@ from strandline.broker.coordination.model.offset_messages import (
     OffsetToCommit,
     OffsetToDelete,
 )
-from strandline.broker.coordination.records.offset_records import decode_record
+from strandline.broker.coordination.records.offset_records import (
+    LoadedMarker,
+    TransactionalRecord,
+    decode_record,
+)
 from strandline.broker.coordination.runtime.shard import GroupShard
+from strandline.broker.protocol.formats.offsets_topic import OffsetCommitValue
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.model import ZERO_TOPIC_ID, TopicId
+from strandline.storage.records.batch.marker import MarkerType
 from tests.unit.broker.coordination.group_trace import (
     join_request,
     logged,
@@ -36,22 +46,32 @@ NOW = Instant(1_700_000_000_000, 0)
 LATER = Instant(NOW.wall_ms + 10_000, 10_000)
 MUCH_LATER = Instant(NOW.wall_ms + 100_000_000, 100_000_000)
 RETENTION_MS = 60_000
+TOPIC_ID = uuid.UUID(int=7)
+ANOTHER_ID = uuid.UUID(int=8)
 
 
-def make_shard() -> GroupShard:
+def topics_of(**topic_ids: TopicId) -> dict[str, TopicImage]:
+    return {
+        name: TopicImage(name=name, topic_id=topic_id, partitions=(), properties={})
+        for name, topic_id in topic_ids.items()
+    }
+
+
+def make_shard(topics_at_start: Mapping[str, TopicImage] = MappingProxyType({})) -> GroupShard:
     ids = itertools.count(1)
     return GroupShard(
         rules=GroupRules(),
         make_id=lambda: str(next(ids)),
         offset_metadata_length_max=10,
         retention_ms=RETENTION_MS,
+        topics_at_start=topics_at_start,
     )
 
 
 def offset(
     topic: str = "t", partition: int = 0, at: int = 7, metadata: str | None = None
 ) -> OffsetToCommit:
-    return OffsetToCommit(topic, partition, at, 2, metadata)
+    return OffsetToCommit(topic, partition, at, 2, metadata, TOPIC_ID)
 
 
 def commit(shard: GroupShard, group_id: str, *offsets: OffsetToCommit) -> list[ErrorCode]:
@@ -224,7 +244,8 @@ def test_the_offsets_of_a_deleted_topic_are_forgotten_in_every_group() -> None:
     shard = make_shard()
     commit(shard, "g", offset("t", 0), offset("t", 1), offset("u"))
     commit(shard, "h", offset("t", 4))
-    records = shard.topic_tombstones({"t", "never"})
+    topics = topics_of(u=TOPIC_ID)
+    records = shard.topic_tombstones({"t", "u", "never"}, topics)
     assert records == [
         OffsetRecord("g", "t", 0, None),
         OffsetRecord("g", "t", 1, None),
@@ -233,6 +254,75 @@ def test_the_offsets_of_a_deleted_topic_are_forgotten_in_every_group() -> None:
     for record in records:
         shard.replay(record, NOW)
     assert shard.offset_count == 1
+
+
+def test_a_topic_that_was_made_again_has_none_of_the_offsets_of_the_one_before() -> None:
+    before = make_shard()
+    request = CommitRequest(offsets=(offset("t"), offset("u")))
+    records = through_the_log(before.commit("g", request, NOW).records)
+    # The broker ended before it removed them.
+    shard = make_shard(topics_of(t=ANOTHER_ID, u=TOPIC_ID))
+    for record in records:
+        shard.take(record, NOW)
+    shard.take(TransactionalRecord(5, OffsetRecord("h", "t", 0, committed(TOPIC_ID))), NOW)
+    assert shard.completed_offsets() == []
+    assert shard.topic_tombstones(
+        shard.committed_topics(), topics_of(t=ANOTHER_ID, u=TOPIC_ID)
+    ) == [
+        OffsetRecord("g", "t", 0, None),
+        OffsetRecord("h", "t", 0, None),
+    ]
+
+
+# --- records without the id of their topic ---------------------------------------------------
+
+
+def committed(topic_id: TopicId = ZERO_TOPIC_ID, expires_ms: int = -1) -> OffsetCommitValue:
+    return OffsetCommitValue(
+        offset=7, committed_ms=NOW.wall_ms, topic_id=topic_id, expires_ms=expires_ms
+    )
+
+
+def test_an_offset_of_an_old_state_is_of_the_topic_at_the_start_and_written_once_with_its_id() -> (
+    None
+):
+    shard = make_shard(topics_of(t=TOPIC_ID))
+    shard.take(OffsetRecord("g", "t", 0, committed()), NOW)
+    shard.take(OffsetRecord("g", "t", 1, committed()), NOW)
+    shard.take(OffsetRecord("g", "t", 2, committed()), NOW)
+    shard.take(OffsetRecord("g", "deleted", 0, committed()), NOW)
+    # The later record has what the first lacks.
+    shard.take(OffsetRecord("g", "t", 1, committed(TOPIC_ID)), NOW)
+    shard.take(OffsetRecord("g", "t", 2, None), NOW)
+    made_since = topics_of(t=TOPIC_ID, deleted=ANOTHER_ID)
+    records = shard.completed_offsets()
+    assert records == [OffsetRecord("g", "t", 0, committed(TOPIC_ID))]
+    assert through_the_log(records) == records
+    assert shard.completed_offsets() == []
+    assert shard.topic_tombstones(shard.committed_topics(), made_since) == [
+        OffsetRecord("g", "deleted", 0, None)
+    ]
+
+
+def test_an_offset_with_its_own_retention_keeps_it_and_has_the_topics_id_in_memory() -> None:
+    shard = make_shard(topics_of(t=TOPIC_ID))
+    shard.take(OffsetRecord("g", "t", 0, committed(expires_ms=LATER.wall_ms)), NOW)
+    assert shard.completed_offsets() == []
+    assert shard.topic_tombstones({"t"}, topics_of(t=TOPIC_ID)) == []
+    assert shard.topic_tombstones({"t"}, topics_of(t=ANOTHER_ID)) != []
+
+
+def test_an_offset_is_not_completed_over_one_that_an_open_transaction_commits() -> None:
+    shard = make_shard(topics_of(t=TOPIC_ID))
+    shard.take(OffsetRecord("g", "t", 0, committed()), NOW)
+    later = committed().replaced(offset=9)
+    shard.take(TransactionalRecord(5, OffsetRecord("g", "t", 0, later)), NOW)
+    assert shard.completed_offsets() == []
+    assert shard.topic_tombstones({"t"}, topics_of(t=TOPIC_ID)) == []
+    shard.take(LoadedMarker(5, MarkerType.COMMIT), NOW)
+    offsets = shard.offsets_of("g")
+    assert offsets is not None
+    assert offsets.get("t", 0) == later.replaced(topic_id=TOPIC_ID)
 
 
 # --- expiry ----------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.records.batch.batch import read_header
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from tests.unit.broker.coordination.coordinator_world import (
+    TOPIC_ID,
     MemoryPartition,
     Running,
     World,
@@ -201,7 +202,9 @@ def test_a_group_of_an_older_state_is_served_from_where_that_put_it(group_id: st
     async def scenario(world: World) -> None:
         world.partitions[2] = MemoryPartition(2)
         old = world.partitions[former_partition(group_id, 3)]
-        record = OffsetRecord(group_id, "t", 0, OffsetCommitValue(offset=7, committed_ms=1))
+        record = OffsetRecord(
+            group_id, "t", 0, OffsetCommitValue(offset=7, committed_ms=1, topic_id=TOPIC_ID)
+        )
         await world.coordinator().commit("creates the topic", commit_request())
         before = old.end_offset
         old.append(memoryview(encode_records([record], 1)), origin=AppendOrigin.COORDINATOR)

@@ -20,14 +20,18 @@ from strandline.broker.protocol.schema.api import (
 )
 from strandline.broker.protocol.schema.errors import UnsupportedVersion
 from tests.support.response_class import response_class
+from tests.unit.broker.protocol.message_values import NEWEST_VERSIONS
 from tests.unit.broker.protocol.oracle_tables import ranges_of_a_real_broker
 
 
 def ranges_of_kafka() -> dict[int, tuple[int, int]]:
-    """Up to where Kafka 4.3 goes, and from where Kafka 3.9 began: Kafka 4 gave up old clients."""
+    """Up to where Kafka 4.4 goes, and from where Kafka 3.9 began: Kafka 4 gave up old clients."""
     newest, oldest = ranges_of_a_real_broker((4, 3)), ranges_of_a_real_broker((3, 9))
+    # kafka-python does not know Kafka 4.4 yet.
+    later = {int(key): version for key, version in NEWEST_VERSIONS.items()}
     return {
-        key: (oldest.get(key, (lowest, 0))[0], highest) for key, (lowest, highest) in newest.items()
+        key: (oldest.get(key, (lowest, 0))[0], later.get(key, highest))
+        for key, (lowest, highest) in newest.items()
     }
 
 

@@ -145,3 +145,15 @@ def test_framed_json_is_read_behind_its_frame(tmp_path: Path, registry: FakeRegi
     archive = archive_of(tmp_path, [framed(3, b'{"a":1}'), None])
     rows = values_of(archive, valueFormat="json", valueSchema="a INT", registryurl=registry.url)
     assert rows == [{"a": 1}, None]
+
+
+def test_a_registry_that_fails_to_serialize_the_source_of_a_file_is_unavailable(
+    registry: FakeRegistry,
+) -> None:
+    """It may be overloaded: the source of a file is nothing to give up for."""
+    path = "/schemas/ids/4"
+    registry.failures.add(f"{path}?format=serialized")
+    source = 'syntax = "proto3"; message M {}'
+    registry.answers[path] = {"schemaType": "PROTOBUF", "schema": source}
+    with pytest.raises(TierUnavailable, match="HTTP 500"):
+        registry_module.Registry(url=registry.url).fetch(path, serialized=True)

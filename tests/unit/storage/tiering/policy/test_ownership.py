@@ -197,7 +197,7 @@ async def test_a_store_that_takes_no_writes_is_read_and_copied_to_when_it_takes_
         before = rig.manifest
         rig.ownership = Ownership(OwnershipState.UNKNOWN)
         await rig.crash()
-        rig.manager.note_probe(AccessDenied("probe", "put", "403"))
+        rig.manager.note_claim(None, AccessDenied("probe", "put", "403"))
         rig.manager.confirm()
         rig.memory.requests.clear()
         rig.produce_segments(1)
@@ -205,7 +205,7 @@ async def test_a_store_that_takes_no_writes_is_read_and_copied_to_when_it_takes_
         assert rig.manifest == before
         assert rig.memory.count_requests("put|delete") == 0
         await rig.assert_everything_is_readable()
-        rig.manager.note_probe(None)
+        rig.manager.note_claim(None, None)
         await settle(rig)
         assert rig.archived[-1] == (20, 30)
         await rig.assert_everything_is_readable()
