@@ -55,7 +55,7 @@ def parse_values(given: GivenOptions) -> ValueOptions:
         message=given.text("valueMessage"),
         subject=given.text("valueSubject"),
         registry_url=given.text("schemaRegistry.url"),
-        registry_auth=given.text("schemaRegistry.auth"),
+        registry_auth=given.text("schemaRegistry.userPassword"),
     )
     if options.registry_url is not None:
         parts = urlsplit(options.registry_url)
@@ -81,5 +81,5 @@ _FORMATS_WITH = {
     "valueMessage": (ValueFormat.PROTOBUF,),
     "valueSubject": _REGISTERED,
     "schemaRegistry.url": _REGISTERED,
-    "schemaRegistry.auth": _REGISTERED,
+    "schemaRegistry.userPassword": _REGISTERED,
 }
