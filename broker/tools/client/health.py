@@ -75,13 +75,15 @@ class MetricSample:
 class HealthCheck:
     """The result of one check: `trouble` is empty if all is well; `figure` is always set.
 
-    `runbook` is what `strandline docs` takes: a page, and the anchor of its section.
+    `runbook` is what `strandline docs` takes: a page, and the anchor of its section. Without
+    `is_known` nobody has looked: that is no trouble, and not well either.
     """
 
     what: str
     figure: str
     trouble: str = ""
     runbook: str
+    is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
