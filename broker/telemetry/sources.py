@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from strandline.storage.remote.object_store.conditional_writes import Conditions
     from strandline.storage.remote.reader.cold_reader import ColdReader
     from strandline.storage.tiering.manager.manager import TieringManager
+    from strandline.storage.tiering.policy.retry import RetryState
 
 
 class SessionFigures(Protocol):
@@ -59,6 +60,9 @@ class Sources:
     tiering: TieringManager | None = None
     cold_reader: ColdReader | None = None
     cold_pace: ColdPace | None = None
+    # The work for the archive that fails and is of no partition.
+    failing: Callable[[], Iterable[RetryState]] = tuple
+    replica_lag_s: Callable[[], float | None] = lambda: None
     mirror_lag: Callable[[], int] = lambda: 0
     deleted_counts: Callable[[], Mapping[str, int]] = dict
     conditions: Callable[[], Conditions | None] = lambda: None
