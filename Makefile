@@ -82,7 +82,7 @@ test-faults: $(DEV) ## planted faults of the tiers, each searched for from the f
 		tests/unit/storage/tiering/rewrite/test_compacted_history.py tests/unit/storage/tiering/test_planted_faults.py
 
 # Loaded into the tests and into the brokers that they start.
-LATE_SYNCS := build/late_syncs.so
+LATE_SYNCS := bench-data/late_syncs.so
 
 $(LATE_SYNCS): tests/support/late_syncs.c
 	@scripts/commands cc
