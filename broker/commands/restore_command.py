@@ -6,6 +6,7 @@ import sys
 
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.commands.restore import Restore, RestoreSummary
+from strandline.broker.commands.store_silence import watched
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.tools.client.printing import say
@@ -23,10 +24,12 @@ def restore(config: BrokerConfig, *, skip_damaged: bool) -> int:
     """Restores and prints the summary; returns the exit code. Raises StrandlineError."""
     if config.archive.url is None:
         raise InvalidConfig("restore needs --remote, or strandline.remote.url in the configuration")
-    store = open_store(
-        config.archive.url,
-        endpoint_url=config.archive.endpoint_url,
-        region=config.archive.region,
+    store = watched(
+        open_store(
+            config.archive.url,
+            endpoint_url=config.archive.endpoint_url,
+            region=config.archive.region,
+        )
     )
     try:
         with BarProgress() as progress:
