@@ -16,10 +16,11 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from enum import IntEnum
 from io import SEEK_END, BytesIO
+from itertools import islice
 
 from strandline.storage.errors import CorruptRecords, DecompressedTooLarge, UnsupportedCodec
 from strandline.storage.model import Buffer
@@ -73,12 +74,17 @@ class Codec(IntEnum):
 
 
 def decompress(
-    codec: int, data: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+    codec: int,
+    data: Buffer,
+    *,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    blocks_max: int | None = None,
 ) -> bytes | memoryview:
     """Returns the decompressed records behind a batch header.
 
     Raises UnsupportedCodec for an unknown codec, CorruptRecords if the data do not decompress, and
-    DecompressedTooLarge if they would take more than `bytes_max` bytes.
+    DecompressedTooLarge if they would take more than `bytes_max` bytes, or more than `blocks_max`
+    blocks: thousands of empty ones take milliseconds.
     """
     if codec == Codec.NONE:
         return memoryview(data)
@@ -87,11 +93,16 @@ def decompress(
     # library with many freed pieces that it does not return to the system.
     with BytesIO(next(blocks, b"")) as whole:
         whole.seek(0, SEEK_END)
-        whole.writelines(blocks)
+        whole.writelines(islice(blocks, None if blocks_max is None else blocks_max - 1))
+        if next(blocks, None) is not None:
+            blocks.close()
+            raise DecompressedTooLarge(f"the records have more than {blocks_max} compressed blocks")
         return whole.getvalue()
 
 
-def iter_decompressed(codec: int, data: Buffer, *, bytes_max: int) -> Iterator[bytes | memoryview]:
+def iter_decompressed(
+    codec: int, data: Buffer, *, bytes_max: int
+) -> Generator[bytes | memoryview, None, None]:
     """Yields what `decompress` returns in blocks of at most BLOCK_BYTES (snappy: a block of its).
 
     Raises the errors of `decompress`, at the block concerned. These must not keep the memory that

@@ -31,10 +31,12 @@ from strandline.storage.records.compression import (
 )
 
 # Bounds on what the event loop reads at once, of each about a millisecond: records, as many as
-# librdkafka puts into a batch by default, and compressed bytes, with what they may become.
+# librdkafka puts into a batch by default, and compressed bytes, with what they may become. Old Java
+# producers make a block of each KiB; who makes many small ones has a worker's time.
 _RECORDS_AT_ONCE_MAX = 10_000
 _PACKED_BYTES_AT_ONCE_MAX = 64 * 1024
 _BYTES_AT_ONCE_MAX = 256 * 1024
+_BLOCKS_AT_ONCE_MAX = 64
 
 
 def says_newest(records: memoryview) -> bool:
@@ -56,7 +58,9 @@ def says_newest(records: memoryview) -> bool:
         return False
     try:
         if codec:
-            payload = decompress(codec, payload, bytes_max=_BYTES_AT_ONCE_MAX)
+            payload = decompress(
+                codec, payload, bytes_max=_BYTES_AT_ONCE_MAX, blocks_max=_BLOCKS_AT_ONCE_MAX
+            )
         check_record(payload)
         newest_ms = base_ms + newest_delta((payload,), record_count)
     except RecordsRejected:

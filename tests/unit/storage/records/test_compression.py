@@ -201,6 +201,14 @@ def test_the_error_of_damaged_data_keeps_none_of_their_blocks(codec: Codec) -> N
     assert kept_bytes < BLOCK_BYTES // 4
 
 
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
+def test_the_number_of_blocks_may_be_bounded_too(codec: Codec) -> None:
+    pieces = compress(codec, bytes(1000)) * 20
+    assert decompress(codec, pieces, blocks_max=20) == bytes(20_000)
+    with pytest.raises(DecompressedTooLarge, match="more than 19 compressed blocks"):
+        decompress(codec, pieces, blocks_max=19)
+
+
 @pytest.mark.parametrize("codec", COMPRESSED)
 def test_two_may_be_read_in_turns(codec: Codec) -> None:
     sources = [random.Random(seed).randbytes(3 * BLOCK_BYTES) for seed in (1, 2)]

@@ -8,7 +8,12 @@ import pytest
 
 from strandline.storage.errors import CorruptRecords, DecompressedTooLarge
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch.batch import HEADER, check_crc, read_header
+from strandline.storage.records.batch.batch import (
+    HEADER,
+    HEADER_BYTES,
+    check_crc,
+    read_header,
+)
 from strandline.storage.records.batch.max_timestamp import newest_in, says_newest, set_newest
 from strandline.storage.records.batch.record import (
     Header,
@@ -88,6 +93,24 @@ def test_what_kafka_reads_is_taken(codec: Codec) -> None:
     HEADER.pack_into(encoded, 0, *fields)
     assert says_newest(memoryview(with_crc(encoded)))
     set_newest(memoryview(encoded), read_header(encoded))
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
+@pytest.mark.parametrize(("pieces", "is_small"), [(50, True), (100, False)])
+def test_a_batch_of_very_many_compressed_pieces_is_left_to_a_worker(
+    codec: Codec, pieces: int, is_small: bool
+) -> None:
+    """Some tens of thousands of empty ones fit into a small batch, and each takes microseconds."""
+    plain = batch_saying(2, [1, 2])
+    payload = bytes(plain[HEADER_BYTES:])
+    packed = compress(codec, payload) + compress(codec, b"") * (pieces - 1)
+    encoded = plain[:HEADER_BYTES] + packed
+    batch_format.LOG_OVERHEAD.pack_into(encoded, 0, 0, len(encoded) - 12)
+    batch_format.ATTRIBUTES_FIELD.pack_into(encoded, batch_format.CRC_START, codec)
+    view = memoryview(with_crc(encoded))
+    assert says_newest(view) == is_small
+    set_newest(view, read_header(view))
+    check_crc(view, read_header(view))
 
 
 def test_bytes_that_are_no_batch_are_not_right() -> None:
