@@ -11,8 +11,9 @@ MAKEFLAGS += --no-print-directory
 VENV ?= .venv
 MINISTACK_VENV ?= .venv-ministack
 PYTEST_ARGS ?=
-# Most tests wait for other processes; each worker has servers of its own.
-TEST_WORKERS ?= 3
+# Most tests wait for other processes half of their time. Each worker has servers of its own, which
+# take memory: there are eight at most.
+TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? 2 * cores : 8)))
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 COMPAT_ARGS ?=
