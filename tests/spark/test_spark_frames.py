@@ -165,7 +165,7 @@ else:
 """
 
 
-def test_a_session_that_takes_no_jar_or_was_not_registered_reads_everything_in_python(
+def test_a_session_that_takes_no_jar_reads_everything_in_python(
     spark: SparkSession, archive: ArchiveBuilder
 ) -> None:
     """In a process of its own: all sessions of one share its classes."""
