@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 import weakref
 from typing import Protocol
 
@@ -41,7 +40,7 @@ def watched(store: ObjectStore) -> ObjectStore:
 
 
 def _watch(watch: weakref.ref[CanBeSilent]) -> None:
-    is_told = False
+    is_told, never = False, threading.Event()
     while (store := watch()) is not None:
         is_silent = store.silent_s >= TOLD_AFTER_S
         if is_silent and not is_told:
@@ -52,4 +51,4 @@ def _watch(watch: weakref.ref[CanBeSilent]) -> None:
             )
         is_told = is_silent
         del store
-        time.sleep(LOOK_S)
+        never.wait(LOOK_S)
