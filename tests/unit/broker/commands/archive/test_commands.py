@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.cli import main
-from strandline.broker.commands import archive_commands
+from strandline.broker.commands.archive import commands as archive_commands
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.keys import VERIFY_KEY
 from strandline.storage.remote.manifest.verification import load_verifications
