@@ -15,7 +15,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 Place: TypeAlias = tuple[int, int]
 
 
-class WantedPartition(Protocol):
+class OffsetOfPartition(Protocol):
     @property
     def partition_index(self) -> int: ...
     @property
@@ -26,13 +26,13 @@ class WantedPartition(Protocol):
     def committed_metadata(self) -> str | None: ...
 
 
-class WantedTopic(Protocol):
+class OffsetsOfTopic(Protocol):
     @property
     def name(self) -> str: ...
     @property
     def topic_id(self) -> uuid.UUID: ...
     @property
-    def partitions(self) -> Sequence[WantedPartition]: ...
+    def partitions(self) -> Sequence[OffsetOfPartition]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class OffsetsToCommit:
 
     @classmethod
     def of(
-        cls, topics: Sequence[WantedTopic], image: MetadataImage, *, by_id: bool
+        cls, topics: Sequence[OffsetsOfTopic], image: MetadataImage, *, by_id: bool
     ) -> OffsetsToCommit:
         found = cls({}, {})
         for row, wanted in enumerate(topics):
