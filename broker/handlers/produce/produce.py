@@ -20,7 +20,8 @@ are (Kafka's Partition.effectiveMinIsr).
 The times of all records are read, for the batch's max timestamp. Versions 0 to 2, which Apache
 Kafka 4 advertises and refuses, are served as batches of v2. A worker thread prepares them, large
 batches, those whose max timestamp is wrong, and those of topics that need more of their records
-(`storage/local/log/preparation.py`); a coroutine answers, in request order.
+(`storage/local/log/preparation.py`); a coroutine answers, in request order. The first batches of a
+connection are looked at more closely (`first_batch_checks.py`).
 
 A client above `producer_byte_rate` is answered at once, with the time for which it is muted; with
 acks=0 it is just muted.
@@ -53,6 +54,7 @@ from strandline.broker.handlers.produce.deferred_answers import (
     complete,
     record_errors,
 )
+from strandline.broker.handlers.produce.first_batch_checks import FirstBatchChecks
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import Services
 from strandline.broker.network.responses import Answer, CloseConnectionError, Parts, ThrottledParts
@@ -114,6 +116,8 @@ class _Asked(NamedTuple):
     header: RequestHeader
     size_bytes: int
     started_s: float
+    # Set for new connections: their first batches are validated.
+    new_peer: str
     # Of a request with several batches, the partitions that join a transaction together.
     together: Set[TopicPartition] = frozenset()
 
@@ -131,6 +135,7 @@ class ProduceHandler:
         self._traffic = services.traffic.apis[ApiKey.PRODUCE]
         self._now_s = services.clock.monotonic_s
         self._quiet_log = QuietLog(log, services.clock)
+        self._first_batches = FirstBatchChecks()
 
     def handle(
         self,
@@ -138,13 +143,16 @@ class ProduceHandler:
         header: RequestHeader,
         size_bytes: int,
         started_s: float,
+        peer: str,
     ) -> Answer:
         """Returns the framed answer, now or after an fsync; None for acks=0.
 
-        `size_bytes` is that of the whole request, received at `started_s`.
+        `size_bytes` is that of the whole request, received at `started_s` from `peer`.
         """
         self._pace.saw_live(started_s)
-        asked = _Asked(header, size_bytes, started_s)
+        if not self._first_batches.is_new(peer):
+            peer = ""
+        asked = _Asked(header, size_bytes, started_s, peer)
         topics = request.topics
         if len(topics) == 1 and len(topics[0].partitions) == 1 and request.acks != 0:
             wanted = topics[0].partitions[0]
@@ -367,13 +375,19 @@ class ProduceHandler:
         assert partition is not None
         assert wanted.records is not None
         try:
-            _check_codec(wanted.records, asked.header.api_version)
+            self._check(wanted.records, asked)
             if request.transactional_id is None:
                 return partition.append(wanted.records)
             origin = self._origin_of(request, partition, asked, wanted.records)
             return partition.append(wanted.records, origin=origin)
         except (RecordsRejected, StorageError) as error:
             return self._failed(wanted.index, partition, error)
+
+    def _check(self, records: memoryview, asked: _Asked) -> None:
+        """Raises RecordsRejected for zstd of an old client, or bad first batches of a new one."""
+        _check_codec(records, asked.header.api_version)
+        if asked.new_peer:
+            self._first_batches.check(asked.new_peer, records)
 
     def _origin_of(
         self,
@@ -437,7 +451,7 @@ class ProduceHandler:
         assert wanted.records is not None
         prepares = prepare if version >= FIRST_VERSION_WITH_BATCHES else prepare_old
         try:
-            _check_codec(wanted.records, asked.header.api_version)
+            self._check(wanted.records, asked)
             return await partition.append_prepared(
                 asyncio.get_running_loop().run_in_executor(
                     self._workers,

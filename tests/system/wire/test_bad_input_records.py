@@ -148,8 +148,7 @@ def with_byte(position: int, value: int) -> bytes:
     return bytes(payload)
 
 
-# What Kafka's LogValidator refuses when it reads the records; codes as it gives them. It refuses
-# wrong keys, values and headers too (docs/decisions/0005).
+# What Kafka's LogValidator refuses when it reads the records; codes as it gives them.
 UNTRUE_RECORDS: dict[str, bytes] = {
     "fewer records than the header says": with_records(bytes(payload_of(2))),
     "more records than the header says": with_records(bytes(payload_of(4))),
@@ -157,6 +156,8 @@ UNTRUE_RECORDS: dict[str, bytes] = {
     "a length beyond the batch": with_records(with_byte(0, 0x7E)),
     "a negative length": with_records(with_byte(0, 0x01)),
     "a length that is too short": with_records(with_byte(0, 0x04)),
+    "a key longer than its record": with_records(with_byte(4, 0x7E)),
+    "a negative number of headers": with_records(with_byte(len(payload_of(1)) - 1, 0x01)),
     "a varint without end": with_records(b"\xff" * 40),
     "what is not compressed as it says": with_records(bytes(payload_of(3)), codec=Codec.LZ4),
     "fewer records than the header says, compressed": with_records(
