@@ -11,8 +11,9 @@ MAKEFLAGS += --no-print-directory
 VENV ?= .venv
 MINISTACK_VENV ?= .venv-ministack
 PYTEST_ARGS ?=
-# Most tests wait for other processes; each worker has servers of its own.
-TEST_WORKERS ?= 3
+# Most tests wait for other processes half of their time. Each worker has servers of its own, which
+# take memory: there are eight at most.
+TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? 2 * cores : 8)))
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 COMPAT_ARGS ?=
@@ -80,6 +81,19 @@ test-slow: $(DEV) commands $(MINISTACK) jar ## only the tests that `make check` 
 test-faults: $(DEV) ## planted faults of the tiers, each searched for from the first random history on
 	STRANDLINE_SEARCH_FAULTS=1 $(PYTEST) -rP --show-capture=stdout --durations=10 \
 		tests/unit/storage/tiering/rewrite/test_compacted_history.py tests/unit/storage/tiering/test_planted_faults.py
+
+# Loaded into the tests and into the brokers that they start.
+LATE_SYNCS := bench-data/late_syncs.so
+
+$(LATE_SYNCS): tests/support/late_syncs.c
+	@scripts/commands cc
+	@mkdir -p $(@D)
+	cc -O2 -Wall -Wextra -shared -fPIC -o $@ $< -ldl
+
+.PHONY: test-slow-disk
+test-slow-disk: $(DEV) commands $(MINISTACK) jar $(LATE_SYNCS) ## the system tests on a disk whose syncs are late by up to seconds
+	LD_PRELOAD=$(abspath $(LATE_SYNCS)) $(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15 \
+		tests/system
 
 .PHONY: test-localstack
 test-localstack: $(DEV) ## the object store's contract over LocalStack (no docker)
@@ -328,7 +342,7 @@ $(JAR): $(wildcard spark_lake/jvm/src/*.scala) scripts/spark-jar requirements/de
 	@scripts/spark-jar $(PY) $@
 
 .PHONY: jar
-jar: $(DEV) java ## compile the reader inside Spark's JVM, for a checkout and for the wheel
+jar: java ## compile the reader inside Spark's JVM, for a checkout and for the wheel
 	@$(MAKE) $(JAR)
 
 .PHONY: docs

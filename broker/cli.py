@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strandline import __version__
 from strandline.broker.commands.error_hints import remedy_for
@@ -29,10 +30,14 @@ from strandline.broker.tools.commands.options import (
     add_bucket_access,
     add_command,
     add_repeated,
+    archive_url,
 )
 from strandline.storage.clock import SystemClock
 from strandline.storage.crash_points import check_environment
 from strandline.storage.errors import InvalidConfig, StrandlineError, UnknownTopic
+
+if TYPE_CHECKING:
+    from strandline.broker.config.broker_config import BrokerConfig
 
 FAILURE = 1
 # A shell's exit code for a process that SIGINT ended.
@@ -40,7 +45,7 @@ INTERRUPTED = 130
 
 _FIRST_STEPS = """
 first steps:
-  strandline serve --set log.dirs=./data               # a broker at 127.0.0.1:9092; then, beside it
+  strandline serve --archive ./archive                 # a broker at 127.0.0.1:9092; then, beside it
   strandline topic create orders --partitions 3
   echo hello | strandline produce orders
   strandline consume orders --from start --until-end
@@ -53,6 +58,9 @@ _SERVE_EXAMPLES = """
 examples:
   a broker with local storage only
     strandline serve --set log.dirs=/var/lib/strandline
+
+  with an archive that shows itself in seconds; s3://bucket/prefix works in the same manner
+    strandline serve --archive ./archive
 
   with history in S3 (credentials come from the usual AWS chain)
     strandline serve --set log.dirs=/var/lib/strandline \\
@@ -168,6 +176,14 @@ def _add_serve(commands: Commands) -> None:
         _serve,
     )
     serve.add_argument(
+        "--archive",
+        type=archive_url,
+        metavar="URL",
+        help="archive to s3://bucket/prefix, file:///folder or ./folder, and look every second"
+        " whether a segment may close; stands for"
+        f" {' '.join(f'--set {one}' for one in _with_archive('URL'))}",
+    )
+    serve.add_argument(
         "--read-only",
         action="store_true",
         help="serve another broker's archive and follow it as it grows; nothing is written there",
@@ -185,7 +201,10 @@ def _add_restore(commands: Commands) -> None:
         _restore,
     )
     restore.add_argument(
-        "--remote", metavar="URL", help="the archive; else strandline.remote.url is taken"
+        "--remote",
+        type=archive_url,
+        metavar="URL",
+        help="the archive; else strandline.remote.url is taken",
     )
     add_bucket_access(restore)
     restore.add_argument(
@@ -237,18 +256,41 @@ COMMANDS: Mapping[str, Callable[[Commands], None]] = {
 }
 
 
+def _with_archive(url: str) -> Sequence[str]:
+    """Properties for a first look: with the defaults an archive shows nothing for minutes."""
+    return (
+        "remote.log.storage.system.enable=true",
+        f"strandline.remote.url={url}",
+        "log.retention.check.interval.ms=1000",
+        "log.initial.task.delay.ms=1000",
+    )
+
+
+def configuration_of(options: argparse.Namespace) -> BrokerConfig:
+    """The configuration of `serve`; what is set beside `--archive` overrides what that stands for.
+
+    Raises InvalidConfig.
+    """
+    from strandline.broker.config.loading import load_config
+
+    chosen = {one.partition("=")[0].strip() for one in options.overrides}
+    archive = _with_archive(options.archive) if options.archive else ()
+    implied = [one for one in archive if one.partition("=")[0] not in chosen]
+    return load_config(options.config, [*implied, *options.overrides])
+
+
 def _serve(options: argparse.Namespace) -> int:
     # A start makes many objects and hardly any garbage. The broker enables the collector again.
     gc.disable()
 
-    from strandline.broker.config.loading import load_config
+    from strandline.broker.config.loading import warn_of_unused_archive
     from strandline.broker.server.app import Broker
     from strandline.broker.server.folder_marks import check_no_replica
     from strandline.broker.server.logs import set_up_logging
     from strandline.broker.server.process import run
 
     set_up_logging(options.log_level)
-    config = load_config(options.config, options.overrides)
+    config = configuration_of(options)
     clock = SystemClock()
     if options.read_only:
         from strandline.broker.server.replica import ReplicaBroker
@@ -256,6 +298,7 @@ def _serve(options: argparse.Namespace) -> int:
         make_broker: Callable[[], Broker] = partial(ReplicaBroker, config, clock)
     else:
         check_no_replica(config.logs.dirs)
+        warn_of_unused_archive(config)
         make_broker = partial(Broker, config, clock)
     code = run(make_broker)
     _leave_if_hanging(code)

@@ -8,6 +8,11 @@ One round:
     4 free     local segments: archived ones by local.retention.*, all below the log start
     5 unlink   files whose delay is over; the time used for the decisions is noted
 
+An archived segment may span more time than a segment of the topic does, and retention allows a
+merge: it was merged by an older release, or before retention.ms was lowered. Then 2 looks for the
+first record that stays, eight times in its retention at most, and moves the log start to it, inside
+the segment.
+
 3 comes before 4: a local segment that was never archived may only be deleted once its log start
   cannot come back after a crash. And without a checkpoint a start cannot know that there was an
   archive: it would take a missing one (emptied, or a wrong bucket) for one that was never created,
@@ -30,7 +35,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.retention.jump_guard import JumpGuard
-from strandline.retention.policy import RetentionLimits, RetentionUnit, RetentionVerdict, judge
+from strandline.retention.policy import (
+    DropReason,
+    RetentionLimits,
+    RetentionUnit,
+    RetentionVerdict,
+    judge,
+)
 from strandline.storage.clock import Clock
 from strandline.storage.config.log_config import UNLIMITED
 from strandline.storage.errors import StorageError
@@ -78,6 +89,8 @@ class RetentionEnforcer:
         self._note_time = note_time
         # Logs whose round failed, with the reason that was logged.
         self._failing: dict[TopicPartition, str] = {}
+        # When the first archived segment was last searched for the first record that stays.
+        self._searched_ms: dict[TopicPartition, TimestampMs] = {}
 
     async def run(self) -> None:
         """Runs a round every `interval_ms`, until it is cancelled."""
@@ -96,7 +109,8 @@ class RetentionEnforcer:
         for unified_log in tuple(self._logs()):
             try:
                 self._roll_if_outlived(unified_log, now_ms)  # 1
-                await self._move_log_start(unified_log, now_ms)  # 2
+                await self._drop_old_units(unified_log, now_ms)  # 2
+                await self._pass_old_records(unified_log, now_ms)
             except StorageError as error:
                 self._note_failure(unified_log, error)
                 failed.add(unified_log.topic_partition)
@@ -112,6 +126,8 @@ class RetentionEnforcer:
             await asyncio.sleep(0)
         await self._unlink()  # 5
         self._failing = {tp: why for tp, why in self._failing.items() if tp in failed}
+        served = {unified_log.topic_partition for unified_log in self._logs()}
+        self._searched_ms = {tp: ms for tp, ms in self._searched_ms.items() if tp in served}
         return freed_count
 
     # --- 1 roll ------------------------------------------------------------------------------
@@ -135,13 +151,38 @@ class RetentionEnforcer:
 
     # --- 2 move ------------------------------------------------------------------------------
 
-    async def _move_log_start(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> None:
+    async def _drop_old_units(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> None:
         if not unified_log.may_append:
             # The archive reaches beyond the local log, and the log start would, too.
             return
         verdict = await self._judge_total(unified_log, now_ms)
-        offset = verdict.end_offset
-        if offset is None or offset <= unified_log.log_start_offset:
+        if verdict.end_offset is not None:
+            self._move_log_start(unified_log, verdict.end_offset, verdict.reasons[-1])
+
+    async def _pass_old_records(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> None:
+        """Moves the log start past expired records of the archived segment that it lies in."""
+        config, remote, gate = unified_log.config, unified_log.remote, _gate(unified_log)
+        span_ms = config.archived_span_ms_max
+        if remote is None or remote.manifest is None or gate is None or span_ms is None:
+            return
+        if not unified_log.may_append or not config.archive_is_readable:
+            return
+        searched_ms = self._searched_ms.get(unified_log.topic_partition)
+        if searched_ms is not None and 0 <= now_ms - searched_ms < span_ms:
+            return
+        cutoff_ms = now_ms - config.retention_ms
+        entry = await remote.find_entry(unified_log.log_start_offset)
+        # What one segment spans by itself is as in Kafka.
+        late_ms = span_ms + config.segment_age_ms_max
+        if entry is None or not 0 <= entry.oldest_ms < cutoff_ms - late_ms:
+            return
+        self._searched_ms[unified_log.topic_partition] = now_ms
+        first_kept = await unified_log.find_timestamp(cutoff_ms + 1)
+        if first_kept is not None:
+            self._move_log_start(unified_log, min(first_kept.offset, gate), DropReason.AGE)
+
+    def _move_log_start(self, unified_log: UnifiedLog, offset: Offset, reason: DropReason) -> None:
+        if offset <= unified_log.log_start_offset:
             return
         unified_log.move_log_start(offset)
         self._wake_tiering(unified_log.topic_partition)
@@ -151,7 +192,7 @@ class RetentionEnforcer:
                 "fields": {
                     "partition": str(unified_log.topic_partition),
                     "log_start_offset": offset,
-                    "reason": verdict.reasons[-1].value,
+                    "reason": reason.value,
                 }
             },
         )
@@ -235,10 +276,11 @@ class RetentionEnforcer:
     async def _unlink(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._executor, self._note_time, self._guard.now_ms())
+            # First: the time is written to the same disk, which may be full.
             await loop.run_in_executor(
                 self._executor, self._purge_deleted, self._clock.monotonic_s()
             )
+            await loop.run_in_executor(self._executor, self._note_time, self._guard.now_ms())
         except StorageError as error:
             log.warning("files not unlinked", extra={"fields": {"reason": str(error)}})
 

@@ -77,12 +77,9 @@ class RetentionUnit:
 
     @classmethod
     def archived(cls, entry: SegmentEntry) -> RetentionUnit:
-        """The unit of an archived segment; records without a time are as old as their upload."""
-        newest_ms = entry.max_timestamp_ms
+        """The unit of an archived segment."""
         return cls(
-            end_offset=entry.end_offset,
-            size_bytes=entry.size_bytes,
-            newest_ms=newest_ms if newest_ms >= 0 else entry.uploaded_ms,
+            end_offset=entry.end_offset, size_bytes=entry.size_bytes, newest_ms=entry.newest_ms
         )
 
 

@@ -19,7 +19,8 @@ import os
 import resource
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -73,7 +74,7 @@ class OpenFile:
         if create:
             flags |= os.O_CREAT
         try:
-            self._descriptor = os.open(path, flags | _OPENING, 0o644)
+            self._descriptor = os.open(path, flags | _OPENING, 0o600)
             check_regular(self._descriptor)
         except OSError as error:
             self.close()
@@ -152,6 +153,20 @@ class FileRange:
     def read(self) -> bytes:
         """Returns the bytes themselves, for callers that cannot use `sendfile`."""
         return self.file.read_at(self.position, self.length)
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Meanwhile this process and its children make files 0600 and folders 0700.
+
+    For a process that writes records and keys of users, whatever the umask it was started with.
+    Folders and files that are there already keep their modes.
+    """
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def write_atomically(path: Path, content: Buffer, *, sync: bool = True) -> None:

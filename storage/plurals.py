@@ -1,4 +1,4 @@
-"""Counts and sizes in messages."""
+"""Counts, sizes and times in messages."""
 
 from __future__ import annotations
 
@@ -16,3 +16,13 @@ def human_bytes(size_bytes: int) -> str:
             break
         size, unit = size / 1024, larger
     return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def human_seconds(seconds: float) -> str:
+    """`3 d 4 h`, `12 min`, `30 s`: the two largest units at most."""
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86_400)
+    if days:
+        return f"{days} d {hours % 24} h"
+    if hours:
+        return f"{hours} h {minutes % 60} min"
+    return f"{minutes} min" if minutes else f"{int(seconds)} s"

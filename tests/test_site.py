@@ -16,6 +16,8 @@ import pytest
 import yaml
 
 from scripts.docs.reader_questions import QUESTIONS
+from strandline.broker.config.table import BROKER_SECTIONS, TOPIC_DEFAULTS
+from strandline.storage.config.log_config import TOPIC_CONFIGS
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "build" / "site"
@@ -69,6 +71,22 @@ def test_the_site_has_every_page_and_a_search(site: dict[Path, Page]) -> None:
     names = {path.with_name(path.name.replace("README", "index")) for path in sources}
     assert {SITE / name.with_suffix(".html") for name in names} - set(site) == set()
     assert "copy lag" in (SITE / "search.json").read_text().lower()
+
+
+def test_the_search_of_the_site_leaves_out_decisions_and_notes(site: dict[Path, Page]) -> None:
+    items = json.loads((SITE / "search.json").read_text())["items"]
+    pages = {item["location"].partition("#")[0] for item in items}
+    assert "docs/how-to/run.html" in pages
+    assert not {page for page in pages if "/decisions/" in page or page.startswith("bench/")}
+
+
+def test_each_property_has_a_place_on_the_site(site: dict[Path, Page]) -> None:
+    anchors = site[SITE / "docs" / "reference" / "configuration.html"].anchors
+    names = {key.name for keys in BROKER_SECTIONS.values() for key in keys}
+    names |= {key.name for key in TOPIC_DEFAULTS}
+    wanted = {name.replace(".", "") for name in names}
+    wanted |= {f"{name.replace('.', '')}-topic" for name in TOPIC_CONFIGS}
+    assert wanted - anchors == set()
 
 
 def test_the_search_of_the_site_has_the_answer_of_each_question(site: dict[Path, Page]) -> None:

@@ -237,6 +237,7 @@ def test_nothing_private_of_the_interpreter_is_used() -> None:
 # Private names of others' objects that are used, and why.
 PRIVATE_NAMES = {
     r"_PARTITION_EOF|_AUTHENTICATION|_AUTO_OFFSET_RESET": "librdkafka's codes, documented",
+    r"_ALL_BROKERS_DOWN": "another of them",
     r"_replace|_make": "NamedTuple, documented",
     r"_exit": "of os, documented",
     r"_jvm|_jsparkSession|_jdf|_jsc|_gateway": "the JVM of PySpark, which has no public way to it",
@@ -450,7 +451,7 @@ def requirements_of(*extras: str) -> list[Requirement]:
 @pytest.mark.parametrize(
     ("lock", "extras"),
     [
-        ("requirements/broker.lock", ("cli",)),
+        ("requirements/broker.lock", ()),
         ("requirements/demo.lock", ("demo",)),
         ("requirements/dev.lock", ("dev",)),
     ],

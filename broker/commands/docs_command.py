@@ -46,6 +46,8 @@ _SELDOM_SOUGHT = re.compile(r"decisions/|contributing/(?!recipes)")
 _SELDOM_WEIGHT = 0.6
 # How alike a word that no page has and the one that it stands for must be, as difflib counts.
 _SPELLING = 0.85
+# Not a path of a file: pages lie in folders below docs/.
+_PAGE_NAME = re.compile(r"(?:docs/)?[a-z][\w-]*/[\w./-]*(?:#\S*)?|[\w-]+\.md(?:#\S*)?")
 
 _WORD = re.compile(r"[^\W_]{2,}")
 _STOP_WORD = re.compile(
@@ -67,7 +69,7 @@ def add_docs(commands: Commands) -> None:
         _EXAMPLES,
         _docs,
     )
-    command.add_argument("words", nargs="*", metavar="WORD", help="a page, or words")
+    command.add_argument("words", nargs="*", metavar="WORD", help="a page, a property, or words")
 
 
 def _docs(options: argparse.Namespace) -> int:
@@ -101,9 +103,11 @@ class Finder:
         """
         if not asked:
             return _listed(self._texts)
-        named = list(_pages_named(self._texts, asked))
+        named = list(_named(self._texts, asked))
         if named:
             return "\n".join(text.rstrip("\n") + "\n" for text in named)
+        if _PAGE_NAME.fullmatch(asked):
+            raise InvalidConfig(f"there is no page {asked!r}{self._nearest_pages(asked)}")
         ranked = self._ranked(asked)
         if not ranked:
             raise InvalidConfig(f"no page has {asked!r}; `strandline docs` lists pages")
@@ -112,6 +116,15 @@ class Finder:
             return "".join(f"{one.section.place}\n" for one in (first, *others))
         lines = "".join(f"{one.section.place}\n" for one in others)
         return first.section.whole + (f"\nOther sections:\n{lines}" if lines else "")
+
+    def _nearest_pages(self, asked: str) -> str:
+        page = asked.partition("#")[0]
+        is_there = any(_named(self._texts, page))
+        if is_there:
+            return f": page {page!r} has no such section"
+        known = [name.removesuffix(".md") for name in self._texts]
+        near = get_close_matches(page.removesuffix(".md"), known, 3, _SPELLING)
+        return f"; nearest: {', '.join(near)}" if near else "; `strandline docs` lists pages"
 
     def places(self, words: str) -> list[str]:
         """Returns the pages and anchors of the sections that have one of the words, best first."""
@@ -163,13 +176,17 @@ def _quoted(words: str) -> str:
     return f'"{words}"'
 
 
-def _pages_named(texts: Mapping[str, str], asked: str) -> Iterator[str]:
-    page, _, anchor = asked.strip().removeprefix("docs/").partition("#")
+def _named(texts: Mapping[str, str], asked: str) -> Iterator[str]:
+    """The pages of that path, the section of that anchor, or the sections of that property."""
+    asked = asked.strip()
+    page, _, anchor = asked.removeprefix("docs/").partition("#")
     path = f"/{page.removesuffix('.md')}.md"
-    named = {name: text for name, text in texts.items() if f"/{name}".endswith(path)}
+    pages = {name: text for name, text in texts.items() if f"/{name}".endswith(path)}
     if not anchor:
-        yield from named.values()
-    yield from (one.whole for one in _sections(named) if one.anchor == anchor)
+        yield from pages.values()
+    yield from (one.whole for one in _sections(pages) if one.anchor == anchor)
+    # The page of properties has a heading for each, in which the name is code.
+    yield from (one.whole for one in _sections(texts) if one.title.startswith(f"`{asked}`"))
 
 
 def _listed(texts: Mapping[str, str]) -> str:

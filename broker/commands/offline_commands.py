@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from strandline.broker.commands.prices import PRICE_FORM, price_of
 from strandline.broker.commands.table_commands import add_table
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.timestamps import duration_ms
@@ -32,6 +33,7 @@ from strandline.broker.tools.commands.options import (
     add_json,
     add_repeated,
     add_yes,
+    archive_url,
     given_name,
 )
 from strandline.storage.errors import InvalidConfig
@@ -138,8 +140,9 @@ def _archive_action(
     action.add_argument(
         "--remote",
         required=True,
+        type=archive_url,
         metavar="URL",
-        help="s3://bucket/prefix or file:///folder, as in strandline.remote.url",
+        help="s3://bucket/prefix, file:///folder or ./folder",
     )
     add_bucket_access(action)
     return action
@@ -212,7 +215,7 @@ def _add_usage(actions: Commands) -> None:
     add_repeated(
         usage,
         "--price",
-        "CLASS=PRICE",
+        PRICE_FORM,
         "of a GiB and month in a storage class; may be repeated",
         "prices",
     )
@@ -290,7 +293,13 @@ def _add_lake(commands: Commands) -> None:
         _LAKE_EXAMPLES,
         _lake_plan,
     )
-    plan.add_argument("--remote", required=True, metavar="URL", help="as in strandline.remote.url")
+    plan.add_argument(
+        "--remote",
+        required=True,
+        type=archive_url,
+        metavar="URL",
+        help="s3://bucket/prefix, file:///folder or ./folder",
+    )
     plan.add_argument("--topic", help="topics, joined by commas")
     add_repeated(
         plan,
@@ -358,19 +367,22 @@ COMMANDS: Mapping[str, Callable[[Commands], None]] = {
 
 
 def _bucket(options: argparse.Namespace) -> ObjectStore:
+    from strandline.broker.commands.store_silence import watched
     from strandline.storage.remote.open_store import open_store
 
-    return open_store(options.remote, endpoint_url=options.endpoint_url, region=options.region)
+    return watched(
+        open_store(options.remote, endpoint_url=options.endpoint_url, region=options.region)
+    )
 
 
 def _archive_ls(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_tables import print_partitions
+    from strandline.broker.commands.archive.tables import print_partitions
 
     return print_partitions(_bucket(options), topic=options.topic, as_json=options.json)
 
 
 def _archive_show(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_tables import print_segments
+    from strandline.broker.commands.archive.tables import print_segments
 
     return print_segments(
         _bucket(options), topic=options.topic, partition=options.partition, as_json=options.json
@@ -391,7 +403,7 @@ def _lake_plan(options: argparse.Namespace) -> int:
 
 
 def _archive_verify(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_commands import VerifyOptions, verify
+    from strandline.broker.commands.archive.commands import VerifyOptions, verify
     from strandline.storage.tiering.audit.scrub import Depth
 
     depth = Depth.EVERYTHING if options.deep else Depth.CHECKSUMS
@@ -409,7 +421,7 @@ def _archive_verify(options: argparse.Namespace) -> int:
 
 
 def _archive_usage(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_usage import price_of, print_usage
+    from strandline.broker.commands.archive.usage import print_usage
 
     return print_usage(
         _bucket(options),
@@ -419,7 +431,7 @@ def _archive_usage(options: argparse.Namespace) -> int:
 
 
 def _archive_retention(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_retention import print_retention
+    from strandline.broker.commands.archive.retention import print_retention
 
     given: str | None = options.retention_ms
     retention_ms = None
@@ -439,7 +451,7 @@ def _archive_retention(options: argparse.Namespace) -> int:
 
 
 def _archive_orphans(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_orphans import orphans
+    from strandline.broker.commands.archive.orphans import orphans
 
     return orphans(
         _bucket(options),
@@ -452,7 +464,7 @@ def _archive_orphans(options: argparse.Namespace) -> int:
 
 
 def _archive_lifecycle(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_commands import lifecycle
+    from strandline.broker.commands.archive.commands import lifecycle
 
     return lifecycle(_bucket(options), apply=options.apply)
 

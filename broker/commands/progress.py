@@ -5,8 +5,9 @@ In a file they would leave empty lines; standard output stays clean either way.
 
 from __future__ import annotations
 
+import logging
 import sys
-from typing import Self
+from typing import Self, TextIO
 
 from rich.console import Console
 from rich.progress import (
@@ -27,6 +28,8 @@ class _Shown:
     """A context in which a progress display is drawn. Thread-safe, as rich's displays are."""
 
     def __init__(self, *columns: ProgressColumn, transient: bool) -> None:
+        # Handlers of the log that write above the display, and their own streams.
+        self._moved: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
         self._progress = Progress(
             *columns,
             console=Console(stderr=True),
@@ -35,10 +38,20 @@ class _Shown:
         )
 
     def __enter__(self) -> Self:
+        before = sys.stderr
         self._progress.start()
+        # While it draws, rich has a standard error of its own, which writes above the bars. Lines
+        # of the log went to the one before.
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, logging.StreamHandler) and handler.stream is before:
+                self._moved.append((handler, handler.stream))
+                handler.setStream(sys.stderr)
         return self
 
     def __exit__(self, *_: object) -> None:
+        for handler, stream in self._moved:
+            handler.setStream(stream)
+        self._moved.clear()
         self._progress.stop()
 
 

@@ -84,7 +84,7 @@ from strandline.storage.local.formats.checkpoint import META_PROPERTIES
 from strandline.storage.local.log_dirs.log_dir import LOCK_FILE, lock_directory
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import Offset, TopicIdPartition, TopicPartition
-from strandline.storage.plurals import counted
+from strandline.storage.plurals import counted, human_seconds
 from strandline.storage.remote.keys import GROUPS_PREFIX, TRANSACTIONS_PREFIX, state_key
 from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest.json_document import decode_document, encode_document
@@ -107,6 +107,9 @@ log = logging.getLogger(__name__)
 
 MARK_FORMAT = "strandline-restore"
 MARK_VERSIONS = range(1, 2)
+# A broker with traffic uploads in this time, by the default of the open segment's upload; one that
+# is lost is rarely restored sooner.
+WRITTEN_LATELY_MS = 15 * 60_000
 # Small requests: a thousand partitions at 150 ms each take ten seconds.
 PARALLEL_READS_MAX = 16
 
@@ -164,6 +167,7 @@ class Restore:
         """Restores. Raises RestoreRefused, LogDirLocked, and StorageError for disk or bucket."""
         self._check_folders()
         archive = self._read_archive()  # 1
+        self._warn_if_written_lately(archive)
         self._mark(archive.cluster_id)  # 2
         crash_point(RESTORE_AFTER_MARK)
         log_dirs = LogDirs.open(
@@ -200,6 +204,18 @@ class Restore:
             files.remove(folder / RESTORE_MARK)  # 7
             files.sync_directory(folder)
         return offset_count
+
+    def _warn_if_written_lately(self, archive: _Archive) -> None:
+        manifests = [one.manifest for one in archive.states.values() if one.manifest is not None]
+        segments_ms = (one.uploaded_ms for manifest in manifests for one in manifest.segments[-1:])
+        pieces_ms = (one.uploaded_ms for manifest in manifests for one in manifest.tail[-1:])
+        newest_ms = max((*segments_ms, *pieces_ms), default=0)
+        age_ms = self._clock.now_ms() - newest_ms
+        if age_ms < WRITTEN_LATELY_MS:
+            log.warning(
+                "the archive was written lately: if its broker still runs, do not start both",
+                extra={"fields": {"ago": human_seconds(max(0, age_ms) / 1000)}},
+            )
 
     # --- 1 read ------------------------------------------------------------------------------
 

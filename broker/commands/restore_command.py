@@ -6,12 +6,14 @@ import sys
 
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.commands.restore import Restore, RestoreSummary
+from strandline.broker.commands.store_silence import watched
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.tools.client.printing import say
 from strandline.broker.tools.client.tables import print_table
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.files import private_files
 from strandline.storage.plurals import counted, human_bytes
 from strandline.storage.remote.open_store import open_store
 
@@ -23,13 +25,20 @@ def restore(config: BrokerConfig, *, skip_damaged: bool) -> int:
     """Restores and prints the summary; returns the exit code. Raises StrandlineError."""
     if config.archive.url is None:
         raise InvalidConfig("restore needs --remote, or strandline.remote.url in the configuration")
-    store = open_store(
-        config.archive.url,
-        endpoint_url=config.archive.endpoint_url,
-        region=config.archive.region,
+    if not config.given.keys() & {"log.dirs", "log.dir"}:
+        raise InvalidConfig(
+            f"restore writes to log.dirs, whose default is {config.logs.dirs[0]}: name the folders"
+            " of the broker, with --config FILE or --set log.dirs=FOLDER"
+        )
+    store = watched(
+        open_store(
+            config.archive.url,
+            endpoint_url=config.archive.endpoint_url,
+            region=config.archive.region,
+        )
     )
     try:
-        with BarProgress() as progress:
+        with private_files(), BarProgress() as progress:
             summary = Restore(
                 config,
                 store,

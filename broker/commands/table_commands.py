@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
+from strandline.broker.commands.prices import PRICE_FORM, price_of, usd
 from strandline.broker.commands.sigterm import TERMINATED, told_by_sigterm
 from strandline.broker.tools.client.printing import say
 from strandline.broker.tools.client.tables import Column, print_table
@@ -21,6 +22,7 @@ from strandline.broker.tools.commands.options import (
     add_bucket_access,
     add_command,
     add_repeated,
+    archive_url,
 )
 from strandline.spark_lake.options.given_options import named_values
 from strandline.storage.crash_points import check_environment
@@ -128,7 +130,7 @@ def add_table(commands: Commands) -> None:
         _add_sync_options(one)
     _add_running_options(sync)
     add_repeated(
-        plan, "--price", "REQUEST=USD", "of 1,000 GET or PUT [GET=0.0004, PUT=0.005]", "prices"
+        plan, "--price", PRICE_FORM, "of 1,000 GET or PUT [GET=0.0004, PUT=0.005]", "prices"
     )
     check.add_argument(
         "--deep",
@@ -154,7 +156,13 @@ def _epilog(*actions: str) -> str:
 def _add_table_options(parser: CommandParser) -> None:
     """Which topic, which table, and how its rows were made."""
     add = parser.add_argument
-    add("--remote", required=True, metavar="URL", help="as in strandline.remote.url")
+    add(
+        "--remote",
+        required=True,
+        type=archive_url,
+        metavar="URL",
+        help="s3://bucket/prefix, file:///folder or ./folder",
+    )
     add(
         "--format",
         choices=("iceberg", "delta"),
@@ -356,8 +364,6 @@ def _sync(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_usage import price_of
-
     prices = {"GET": 0.0004, "PUT": 0.005, **dict(price_of(one) for one in options.prices)}
     if unknown := set(prices) - {"GET", "PUT"}:
         raise InvalidConfig(f"--price {unknown.pop()}: a sync sends GET and PUT")
@@ -382,7 +388,7 @@ def _plan(options: argparse.Namespace) -> int:
     )
     say(
         f"{counted(plan.gets, 'GET')}, at least {counted(plan.puts, 'PUT')}:"
-        f" {plan.cost(prices):.4f} USD (--price)"
+        f" {usd(plan.cost(prices))} (--price)"
     )
     if plan.rewriting is not None:
         _print_rewriting(plan, plan.rewriting, prices)
@@ -398,7 +404,7 @@ def _print_rewriting(plan: TablePlan, found: Rewriting, prices: Mapping[str, flo
     say(
         f"if each commit rewrites them all: {human_bytes(plan.rewritten_bytes_max)} read and"
         f" written, about {counted(plan.gets_max, 'GET')} and {counted(plan.puts_max, 'PUT')}:"
-        f" {plan.cost_max(prices):.4f} USD"
+        f" {usd(plan.cost_max(prices))}"
     )
 
 
@@ -425,6 +431,8 @@ def _check(options: argparse.Namespace) -> int:
     print_table(f"table {report.table}", columns, rows)
     for finding in report.findings:
         say(finding)
+    if report.uncompared:
+        say(f"not compared, because the options have no such field: {', '.join(report.uncompared)}")
     if report.unnamed_findings:
         say(f"and {report.unnamed_findings:,} more like these")
     if report.findings:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -28,10 +28,11 @@ from strandline.broker.config.listeners import (
 from strandline.broker.config.properties import Property, parse_override, read_properties
 from strandline.broker.config.table import BROKER_CONFIGS, TopicDefaultKey
 from strandline.broker.config.unsupported_keys import IGNORED, REFUSED, find_foreign
-from strandline.storage.config.definition import MIB, with_values
+from strandline.storage.config.definition import with_values
 from strandline.storage.config.log_config import LogConfig, nearest_name
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.tiering.rewrite.scratch import SCRATCH_FOLDER
+from strandline.storage.urls import check_no_password
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +44,34 @@ _S3_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/\S*)?")
 def load_config(properties_file: Path | None = None, overrides: Sequence[str] = ()) -> BrokerConfig:
     """Reads the file, then the `key=value` overrides. Raises InvalidConfig with every fault."""
     properties = list(read_properties(properties_file)) if properties_file else []
-    properties += [parse_override(text) for text in overrides]
-    config = _build(properties)
+    given = [parse_override(text) for text in overrides]
+    for key, places in (*_repeated(properties), *_repeated(given)):
+        log.warning(
+            "configuration key given twice, the last one counts",
+            extra={"fields": {"key": key, "places": ", ".join(places)}},
+        )
+    config = _build([*properties, *given])
     for key, reason in config.ignored.items():
         log.warning("configuration key ignored", extra={"fields": {"key": key, "reason": reason}})
     return config
+
+
+def warn_of_unused_archive(config: BrokerConfig) -> None:
+    """Logs that a broker with the address of an archive archives nothing without its switch."""
+    if config.archive.url is not None and not config.archive.is_enabled:
+        log.warning(
+            "strandline.remote.url has no effect without remote.log.storage.system.enable=true:"
+            " nothing is archived",
+            extra={"fields": {"url": config.archive.url}},
+        )
+
+
+def _repeated(properties: Sequence[Property]) -> Iterator[tuple[str, list[str]]]:
+    """Yields the keys that are given more than once in one place, with all the places."""
+    places: dict[str, list[str]] = {}
+    for entry in properties:
+        places.setdefault(entry.key, []).append(entry.origin)
+    yield from ((key, origins) for key, origins in places.items() if len(origins) > 1)
 
 
 def altered(config: BrokerConfig, properties: Mapping[str, str]) -> BrokerConfig:
@@ -238,6 +262,8 @@ def _check_folders(config: BrokerConfig, given: _Given) -> None:
 
 def _check_archive(config: BrokerConfig, _given: _Given) -> None:
     url, endpoint_url = config.archive.url, config.archive.endpoint_url
+    check_no_password("strandline.remote.url", url or "")
+    check_no_password("strandline.remote.s3.endpoint.url", endpoint_url or "")
     if url is None and config.archive.is_enabled:
         raise InvalidConfig(
             "remote.log.storage.system.enable=true needs strandline.remote.url:"
@@ -265,15 +291,6 @@ def _is_store_url(url: str) -> bool:
     )
 
 
-def _check_cleaner(config: BrokerConfig, _given: _Given) -> None:
-    threads, size = config.cleaner.threads, config.cleaner.dedupe_buffer_bytes
-    if size < threads * MIB:
-        raise InvalidConfig(
-            f"log.cleaner.dedupe.buffer.size={size}: expected at least 1 MiB for each of the"
-            f" {threads} threads of log.cleaner.threads"
-        )
-
-
 # Each raises InvalidConfig, and may return the configuration with its result.
 _CHECKS: Sequence[Callable[[BrokerConfig, _Given], BrokerConfig | None]] = (
     _check_identity,
@@ -281,6 +298,6 @@ _CHECKS: Sequence[Callable[[BrokerConfig, _Given], BrokerConfig | None]] = (
     lambda config, _: config.groups.consumer.check(),
     _check_folders,
     _check_archive,
-    _check_cleaner,
+    lambda config, _: config.cleaner.check(),
     lambda config, _: config.network.check(),
 )

@@ -53,6 +53,8 @@ def read_properties(path: Path) -> list[Property]:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidConfig(f"configuration {path} is not UTF-8: {error.reason}") from error
+    if text.lstrip().startswith(("{", "[")):
+        raise InvalidConfig(f"configuration {path} is JSON; expected lines of key=value")
     return parse_properties(text, name=str(path))
 
 

@@ -149,6 +149,7 @@ def check_broker_change(
         )
         before = altered(static, _usable(stored))
         _check_pool_sizes(before, wanted)
+        wanted.cleaner.check()
         wanted.network.check()
         defaults = wanted.topics.properties
         # Parsed as topic properties, so that they are also checked against each other.

@@ -56,7 +56,6 @@ _IGNORED_BY_REASON = {
     "one partition moves at a time": "num.replica.alter.log.dirs.threads",
     "one event loop serves all connections": """
         num.network.threads num.io.threads background.threads queued.max.requests
-        queued.max.request.bytes
     """,
     "moves between log folders have no quota": "alter.log.dirs.replication.quota.",
     "requests that have ended leave nothing behind that has to be purged": """

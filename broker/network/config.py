@@ -45,17 +45,27 @@ class NetworkConfig:
         "Largest request, in bytes; a larger one closes its connection.",
         minimum=1,
     )
+    queued_bytes_max: int = key(
+        "queued.max.request.bytes",
+        LONG,
+        -1,
+        "Bytes that the receive buffers of all connections may take together, beyond 16 KiB each."
+        " When they are taken, the broker reads no further large request until it has answered"
+        " others. 0 or negative: no limit.",
+    )
     idle_ms_max: int = key(
         "connections.max.idle.ms",
         LONG,
         600_000,
-        "The broker closes a connection that is idle for this many ms; negative: never.",
+        "The broker closes a connection that is idle for this many ms, or whose request is still"
+        " incomplete after them; negative: never.",
     )
     connections_max: int = key(
         "max.connections",
         INT,
         INT_MAX,
-        "Open connections at one time; the broker closes further ones at once.",
+        "Open connections at one time; the broker closes further ones at once. If you lower it,"
+        " the broker closes those that have been idle longest.",
         minimum=0,
         dynamic=True,
     )
@@ -87,7 +97,12 @@ class NetworkConfig:
         return self.connections_by_listener_max.get(name, self.connections_max)
 
     def check(self) -> None:
-        """Raises InvalidConfig for a limit of 0 that no address is exempt from (KafkaConfig)."""
+        """Raises InvalidConfig for limits that Kafka refuses (KafkaConfig)."""
+        if 0 < self.queued_bytes_max < self.request_bytes_max:
+            raise InvalidConfig(
+                f"queued.max.request.bytes={self.queued_bytes_max}: must be 0 or less, or at least"
+                f" socket.request.max.bytes, which is {self.request_bytes_max}"
+            )
         if self.connections_per_address_max == 0 and not self.connections_by_address_max:
             raise InvalidConfig(
                 "max.connections.per.ip=0: can be set to zero only if"

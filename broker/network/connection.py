@@ -6,6 +6,9 @@
        │                        ▼                                    ▼
        └───────────────────── WAITING                             SENDING (turn by turn)
 
+A frame whose buffer finds no memory (`queued.max.request.bytes`) waits unread until others have
+been answered; then so do clients' bytes, in their sockets.
+
 A client that exceeded its quota gets its answer at once and is then muted: nothing is read from it
 until its throttle time is over (KIP-219).
 
@@ -36,6 +39,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeAlias
 
+from strandline.broker.network.buffer_pool import BufferPool
 from strandline.broker.network.cold_scheduling import ColdSchedule
 from strandline.broker.network.frames import FrameBuffer, FrameError
 from strandline.broker.network.responses import (
@@ -106,8 +110,10 @@ class Connection:
         "closed",
         "last_progress_s",
         "listener",
+        "opened_s",
         "peer",
         "peer_address",
+        "unfinished_since_s",
     )
 
     def __init__(
@@ -120,7 +126,7 @@ class Connection:
         loop: asyncio.AbstractEventLoop,
         spawn: Spawn,
         clock: Clock,
-        frame_bytes_max: int,
+        frames: FrameBuffer,
         on_close: Callable[[Connection], None],
         on_refused: Callable[[str, str], None],
         on_failed: Callable[[str, Exception], None],
@@ -136,7 +142,7 @@ class Connection:
         self._loop = loop
         self._spawn = spawn
         self._clock = clock
-        self._frames = FrameBuffer(frame_bytes_max)
+        self._frames = frames
         self._outgoing: deque[Part] = deque()
         self._pending: DeferredAnswer | None = None
         self._mute: asyncio.TimerHandle | None = None
@@ -158,7 +164,9 @@ class Connection:
         self.listener = listener
         self.peer_address = peer.rpartition(":")[0]
         self.closed = False
-        self.last_progress_s = self._received_s = clock.monotonic_s()
+        self.opened_s = self.last_progress_s = self._received_s = clock.monotonic_s()
+        # When the sweep first saw the present frame incomplete.
+        self.unfinished_since_s: float | None = None
         loop.add_reader(connected.fileno(), self._on_readable)
 
     def __repr__(self) -> str:
@@ -177,7 +185,11 @@ class Connection:
             self._reading = False
             return
         try:
-            byte_count = self._socket.recv_into(self._frames.free_space())
+            space = self._frames.free_space()
+            if space is None:
+                self._wait_for_memory()
+                return
+            byte_count = self._socket.recv_into(space)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -194,6 +206,16 @@ class Connection:
         self.last_progress_s = self._received_s = self._clock.monotonic_s()
         self._frames.received(byte_count)
         self._process_frames()
+
+    def _wait_for_memory(self) -> None:
+        self._loop.remove_reader(self._socket.fileno())
+        self._reading = False
+        self._busy = True
+        self._frames.pool.wait(self._frames.missing_bytes, self._on_memory)
+
+    def _on_memory(self) -> None:
+        self._frames.granted()
+        self._next_turn()
 
     def _is_abandoned(self) -> bool:
         """Returns whether the client of a parked answer disconnected; peeks without reading.
@@ -214,6 +236,7 @@ class Connection:
         Other connections get their turn after TURN_S_MAX; a single frame costs no clock call.
         """
         turn_ends_s = 0.0
+        is_in_use = False
         try:
             while not self._busy and not self.closed:
                 if turn_ends_s and self._clock.monotonic_s() > turn_ends_s:
@@ -223,6 +246,7 @@ class Connection:
                 frame = self._frames.next_frame()
                 if frame is None:
                     break
+                self.unfinished_since_s = None
                 if not turn_ends_s and self._frames.pending_bytes:
                     turn_ends_s = self._clock.monotonic_s() + TURN_S_MAX
                 answer = self._handler.handle(frame, self.peer, self._received_s)
@@ -244,7 +268,7 @@ class Connection:
                     answer.attach(self._on_answer, self._on_failure)
                 else:
                     assert isinstance(answer, Awaitable), answer
-                    self._busy = True
+                    self._busy = is_in_use = True
                     self._spawn(self._await_answer(answer))
         except (FrameError, CloseConnectionError) as error:
             # Sends the answers of earlier requests, as far as the socket takes them now.
@@ -254,6 +278,8 @@ class Connection:
         except Exception as error:
             self._on_failure(error)
             return
+        if not is_in_use:
+            self._frames.release()
         if self._outgoing and not self._writing:
             self._flush()
 
@@ -286,9 +312,9 @@ class Connection:
         self._outgoing.extend(parts)
         if isinstance(parts, ThrottledParts):
             self._begin_mute(parts.throttle_ms)
+        self._frames.release()
         self._flush()
         if isinstance(parts, ClosingParts):
-            self._on_refused(self.peer, parts.reason)
             self.close(parts.reason)
         if not self._writing:
             self._resume()
@@ -451,9 +477,9 @@ class Connection:
         """Size of the receive buffer."""
         return self._frames.capacity_bytes
 
-    def allow_frames(self, frame_bytes_max: int) -> None:
-        """Raises the frame limit from now on."""
-        self._frames.frame_bytes_max = frame_bytes_max
+    def allow_frames(self, frame_bytes_max: int, pool: BufferPool) -> None:
+        """Sets another limit and pool from now on."""
+        self._frames.allow(frame_bytes_max, pool)
 
     def shrink(self) -> None:
         if not self._busy and not self._writing:
@@ -475,6 +501,8 @@ class Connection:
         self._loop.remove_writer(descriptor)
         self._outgoing.clear()
         self._socket.close()
+        self._frames.pool.leave(self._on_memory)
+        self._frames.close()
         if self._awaits_turn:
             assert self._cold_turns is not None
             self._awaits_turn = False

@@ -1,9 +1,14 @@
 """TCP server: listening sockets, and connections with their limits.
 
-A connection is dropped when it is idle for `connections.max.idle.ms`, or when it owes the rest of a
-frame or does not read its answer for STALLED_S. Connections above `max.connections`, or from one
+A connection is dropped when it is idle for `connections.max.idle.ms`, when it has not finished a
+frame in that time, or when it neither sends the rest of a frame nor reads its answer for STALLED_S.
+Clients that must log in have LOGIN_S, one LOGINS_MAX of places, and one pool of memory together:
+nobody knows who they are. The buffers of all others share `queued.max.request.bytes`.
+
+Connections above `max.connections`, or from one
 address above `max.connections.per.ip` (and its overrides), are accepted and closed at once, so that
-the client sees a refusal instead of a timeout. A client above its `connection_creation_rate` is
+the client sees a refusal instead of a timeout; if `max.connections` is lowered below their number,
+those go that have been quiet longest, as in Kafka. A client above its `connection_creation_rate` is
 held unserved until it could connect again, and then closed: after an immediate close it would
 reconnect at once (KIP-612). If all clients together exceed `max.connection.creation.rate`, the last
 accepted connection waits, and the others wait in the backlog behind it. They also wait there when
@@ -25,9 +30,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from strandline.broker.network.addresses import EVERY_ADDRESS, bindable, plain_address
+from strandline.broker.network.buffer_pool import BufferPool
 from strandline.broker.network.cold_scheduling import ColdSchedule
 from strandline.broker.network.config import NetworkConfig
 from strandline.broker.network.connection import Connection, Spawn
+from strandline.broker.network.frames import FrameBuffer
 from strandline.broker.network.pacing import SystemChoice
 from strandline.broker.network.responses import AuthenticationGate, RequestHandler
 from strandline.storage.clock import Clock
@@ -38,6 +45,15 @@ log = logging.getLogger(__name__)
 # No byte in either direction for this long, in the middle of a frame: Kafka would wait ten
 # minutes; request.timeout.ms of its clients is 30 s.
 STALLED_S = 60.0
+# From the connection to the end of the login. Its clients give up after request.timeout.ms, 30 s.
+LOGIN_S = 30.0
+# Connections that are logging in at one time. After a restart all clients come at once: a login
+# takes milliseconds, and who is refused comes again.
+LOGINS_MAX = 2048
+# One that takes longer gives its place to the next client, so that silent ones keep nobody out.
+LOGIN_GRACE_S = 5.0
+# Their receive buffers together, beyond the smallest ones, which are enough for each mechanism.
+LOGIN_BYTES_MAX = 16 * 1024 * 1024
 SWEEP_INTERVAL_S = 5.0
 SWEEP_INTERVAL_S_MIN = 0.25
 # A connection that is quiet this long frees its receive buffer.
@@ -61,7 +77,10 @@ REFUSAL_LOG_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatistics:
-    """Counters of connections: `_total` since the start; the sweep closes idle and stalled ones."""
+    """Counters of connections: `_total` since the start.
+
+    The sweep closes idle and stalled ones, late logins, and those in excess of max.connections.
+    """
 
     connections: int
     muted_connections: int
@@ -69,6 +88,9 @@ class ServerStatistics:
     refused_total: int
     closed_idle_total: int
     closed_stalled_total: int
+    closed_login_total: int
+    closed_excess_total: int
+    logins: int
     receive_buffer_bytes: int
 
 
@@ -108,6 +130,11 @@ class Server:
         # The name and the congestion control of each listening socket.
         self._listening: dict[socket.socket, tuple[str, SystemChoice]] = {}
         self._connections: set[Connection] = set()
+        queued_bytes_max = limits().queued_bytes_max
+        self._memory = BufferPool(queued_bytes_max if queued_bytes_max > 0 else None)
+        self._login_memory = BufferPool(LOGIN_BYTES_MAX)
+        # Those that have not logged in yet, in the order in which they came.
+        self._logins: dict[Connection, None] = {}
         self._by_address: Counter[str] = Counter()
         self._by_listener: Counter[str] = Counter()
         self._accepted_total = 0
@@ -116,6 +143,8 @@ class Server:
         self._failures = QuietLog(log, clock)
         self._closed_idle_total = 0
         self._closed_stalled_total = 0
+        self._closed_login_total = 0
+        self._closed_excess_total = 0
 
     def listen(self, host: str, port: int, name: str = "PLAINTEXT") -> int:
         """Starts accepting; returns the port (which the system chose if `port` is 0).
@@ -190,10 +219,12 @@ class Server:
         name, congestion = self._listening[listening]
         limits = self._limits()
         host = plain_address(address[0])
+        handler = self._handler_of(name)
         if (
             len(self._connections) >= limits.connections_max
             or self._by_listener[name] >= limits.of_listener(name)
             or self._by_address[host] >= limits.of_address(host)
+            or not self._may_log_in(handler)
         ):
             self._refused_total += 1
             connected.close()
@@ -209,7 +240,10 @@ class Server:
         congestion.restore(connected, host)
         self._by_address[host] += 1
         self._by_listener[name] += 1
-        handler = self._handler_of(name)
+        frames = FrameBuffer(limits.request_bytes_max, self._memory)
+        if isinstance(handler, AuthenticationGate):
+            frame_bytes_max = min(handler.frame_bytes_max, limits.request_bytes_max)
+            frames = FrameBuffer(frame_bytes_max, self._login_memory)
         connection = Connection(
             connected,
             peer=f"{host}:{address[1]}",
@@ -218,16 +252,37 @@ class Server:
             loop=self._loop,
             spawn=self._spawn,
             clock=self._clock,
-            frame_bytes_max=limits.request_bytes_max,
+            frames=frames,
             on_close=self._forget,
             on_refused=self._log_refusal,
             on_failed=self._log_failure,
             cold_turns=self._cold_turns,
         )
         if isinstance(handler, AuthenticationGate):
-            connection.allow_frames(min(handler.frame_bytes_max, limits.request_bytes_max))
-            handler.on_open = partial(connection.allow_frames, limits.request_bytes_max)
+            self._logins[connection] = None
+            handler.on_open = partial(self._on_login, connection, limits.request_bytes_max)
         self._connections.add(connection)
+
+    def _may_log_in(self, handler: RequestHandler | AuthenticationGate) -> bool:
+        """Returns whether a connection with this handler has a place; may close another for it."""
+        if not isinstance(handler, AuthenticationGate) or len(self._logins) < LOGINS_MAX:
+            return True
+        oldest = next(iter(self._logins))
+        if self._clock.monotonic_s() - oldest.opened_s <= LOGIN_GRACE_S:
+            return False
+        self._end_login(oldest, "others wait to log in")
+        return True
+
+    def _on_login(self, connection: Connection, frame_bytes_max: int) -> None:
+        """Called at each login of a connection."""
+        if connection in self._logins:
+            del self._logins[connection]
+            connection.allow_frames(frame_bytes_max, self._memory)
+
+    def _end_login(self, connection: Connection, reason: str) -> None:
+        self._closed_login_total += 1
+        self._log_refusal(connection.peer, reason)
+        connection.close(reason)
 
     def _log_refusal(self, peer: str, reason: str) -> None:
         """Logs why a client was disconnected, which the wire cannot tell; at a limited rate."""
@@ -263,6 +318,7 @@ class Server:
     def _forget(self, connection: Connection) -> None:
         if connection in self._connections:
             self._connections.remove(connection)
+            self._logins.pop(connection, None)
             host = connection.peer_address
             self._by_listener[connection.listener] -= 1
             self._by_address[host] -= 1
@@ -313,15 +369,21 @@ class Server:
             self.sweep()
 
     def sweep(self) -> None:
-        """Closes idle and stalled connections, and frees the buffers of quiet ones."""
+        """Closes idle and stalled connections, late logins and those above `max.connections`.
+
+        Frees the buffers of quiet connections.
+        """
         now_s = self._clock.monotonic_s()
-        idle_ms_max = self._limits().idle_ms_max
+        limits = self._limits()
+        idle_ms_max = limits.idle_ms_max
         for connection in tuple(self._connections):
             quiet_s = now_s - connection.last_progress_s
             if connection.is_sending and quiet_s > STALLED_S:
                 self._closed_stalled_total += 1
                 connection.close("the client does not read its answer")
-            elif connection.is_mid_frame and quiet_s > STALLED_S:
+            elif connection.is_mid_frame and (
+                quiet_s > STALLED_S or 0 <= idle_ms_max < self._unfinished_s(connection) * 1000
+            ):
                 self._closed_stalled_total += 1
                 connection.close("the client did not finish its frame")
             elif not connection.is_busy and 0 <= idle_ms_max < quiet_s * 1000:
@@ -329,6 +391,23 @@ class Server:
                 connection.close("idle for connections.max.idle.ms")
             elif quiet_s > SHRINK_AFTER_S:
                 connection.shrink()
+        for connection in tuple(self._logins):
+            if now_s - connection.opened_s <= LOGIN_S:
+                break
+            self._end_login(connection, f"no login within {LOGIN_S:.0f} s")
+        excess = len(self._connections) - limits.connections_max
+        if excess > 0:
+            quietest = sorted(self._connections, key=lambda one: one.last_progress_s)
+            for connection in quietest[:excess]:
+                self._closed_excess_total += 1
+                connection.close("max.connections was lowered")
+
+    def _unfinished_s(self, connection: Connection) -> float:
+        """Returns for how long the sweep has seen the connection's frame incomplete."""
+        now_s = self._clock.monotonic_s()
+        if connection.unfinished_since_s is None:
+            connection.unfinished_since_s = now_s
+        return now_s - connection.unfinished_since_s
 
     def stop_accepting(self) -> None:
         for listening in self._listening:
@@ -357,5 +436,8 @@ class Server:
             refused_total=self._refused_total,
             closed_idle_total=self._closed_idle_total,
             closed_stalled_total=self._closed_stalled_total,
+            closed_login_total=self._closed_login_total,
+            closed_excess_total=self._closed_excess_total,
+            logins=len(self._logins),
             receive_buffer_bytes=sum(c.buffer_bytes for c in self._connections),
         )

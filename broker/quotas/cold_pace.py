@@ -59,6 +59,9 @@ DRAIN_S_MAX = 0.5
 QUIET_PART = 25
 # Steps of the percentile: up where a tick was later, down by a hundredth of that where it was not.
 QUIET_UP = 0.5
+# From here on the percentile grows: what the kernel's timer itself is late by. It keeps nothing of
+# the setting, which may be lowered.
+QUIET_S_MIN = 10e-6
 # A tick as late as this is late on any machine: such a wait is not live traffic any more.
 LATE_S_MAX = 0.1
 
@@ -114,20 +117,19 @@ class _UsualLateness:
     __slots__ = ("_lateness_s",)
 
     def __init__(self) -> None:
-        self._lateness_s = 0.0
+        self._lateness_s = QUIET_S_MIN
 
     def late_s(self, setting_s: float) -> float:
         """Returns the lateness above which a tick counts as late."""
         return max(setting_s, min(RATIO * self._lateness_s, LATE_S_MAX))
 
-    def record(self, lateness_s: float, setting_s: float) -> None:
+    def record(self, lateness_s: float) -> None:
         """Records the lateness of a tick without cold reads."""
-        least_s = setting_s / RATIO
-        known_s = max(self._lateness_s, least_s)
+        known_s = self._lateness_s
         if lateness_s > known_s:
             self._lateness_s = min(lateness_s, known_s * (1 + QUIET_UP), LATE_S_MAX)
         else:
-            self._lateness_s = max(known_s * (1 - QUIET_UP / 100), least_s)
+            self._lateness_s = max(known_s * (1 - QUIET_UP / 100), QUIET_S_MIN)
 
 
 class ColdPace:
@@ -177,7 +179,7 @@ class ColdPace:
         """Adjusts the limit after a tick that came `lateness_s` after its time."""
         settings = self._settings()
         if self._pause_began_s is not None:
-            self._measure_quiet(lateness_s, now_s, settings.lateness_s_max)
+            self._measure_quiet(lateness_s, now_s)
             return
         if lateness_s > self._usual.late_s(settings.lateness_s_max):
             if now_s - self._cut_s >= CUT_S:
@@ -191,7 +193,7 @@ class ColdPace:
         if now_s >= self._next_pause_s:
             self._pause_began_s = now_s
 
-    def _measure_quiet(self, lateness_s: float, now_s: float, setting_s: float) -> None:
+    def _measure_quiet(self, lateness_s: float, now_s: float) -> None:
         """Measures the lateness of ticks during a pause of cold reads."""
         assert self._pause_began_s is not None
         paused_s = now_s - self._pause_began_s
@@ -202,7 +204,7 @@ class ColdPace:
             elif paused_s > DRAIN_S_MAX:
                 self._end_pause(now_s)
             return
-        self._usual.record(lateness_s, setting_s)
+        self._usual.record(lateness_s)
         if now_s - self._measuring_began_s >= QUIET_S:
             self._end_pause(now_s)
 

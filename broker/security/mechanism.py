@@ -7,7 +7,14 @@ from typing import Protocol
 
 
 class AuthenticationFailed(Exception):
-    """Authentication failed; the text is for the broker's log, the client gets less detail."""
+    """Authentication failed; text and user are for the broker's log, the client gets less detail.
+
+    `user` is the name that the client gave; empty if it gave none.
+    """
+
+    def __init__(self, reason: str, user: str = "") -> None:
+        super().__init__(reason)
+        self.user = user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ class PlainExchange:
         # Compared also for an unknown user, so that the timing reveals nothing.
         is_right = hmac.compare_digest(password.encode(), (expected or "").encode())
         if expected is None or not is_right:
-            raise AuthenticationFailed("no such user, or a wrong password")
+            raise AuthenticationFailed("no such user, or a wrong password", user)
         if authzid and authzid != user:
-            raise AuthenticationFailed("one user cannot log in as another")
+            raise AuthenticationFailed("one user cannot log in as another", user)
         return Step(answer=b"", user=user)

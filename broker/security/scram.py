@@ -6,6 +6,9 @@
 A stored credential verifies a proof and cannot create one: salt, stored key, server key and
 iterations, as one text in Kafka's form `salt=...,stored_key=...,server_key=...,iterations=...`.
 Nothing slow is computed here: the client does the iterations.
+
+A user that does not exist is answered as one that does, so that nobody can try out names: with a
+salt that is the same for each attempt at this name, and with a failure after the proof (RFC 5802).
 """
 
 from __future__ import annotations
@@ -84,17 +87,35 @@ class ScramCredential:
         return f"<ScramCredential iterations={self.iterations}>"
 
 
+# As Kafka's own tools make them.
+_MIMIC_SALT_BYTES = 26
+
+
+def mimic_credential(user: str, like: ScramCredential | None, secret: bytes) -> ScramCredential:
+    """Returns the credential to answer an unknown user with: nobody can prove to know its password.
+
+    It is `like` a real one, if there is one. The same `secret` gives a name the same salt.
+    """
+    salt_bytes = _MIMIC_SALT_BYTES if like is None else len(like.salt)
+    iterations = ITERATIONS_MIN if like is None else like.iterations
+    seed = hmac.digest(secret, user.encode(), "sha512")
+    # Salts of any length that a client has chosen for a real user.
+    salt = (seed * (salt_bytes // len(seed) + 1))[:salt_bytes]
+    return ScramCredential(salt=salt, stored_key=b"", server_key=b"", iterations=iterations)
+
+
 # Hash by mechanism.
 DIGESTS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
-FindCredential: TypeAlias = Callable[[str], ScramCredential | None]
+# Returns the credential of a user; that of `mimic_credential` for an unknown one.
+FindCredential: TypeAlias = Callable[[str], ScramCredential]
 
 
 class ScramExchange:
     """The server's half of one SCRAM exchange; `step` is called with each client message."""
 
     def __init__(self, digest: str, find: FindCredential, server_nonce: str) -> None:
-        """`digest` is the name of a hash; `find` returns the credential of a user, or None."""
+        """`digest` is the name of a hash; `find` the source of credentials."""
         self._digest = digest
         self._find = find
         self._server_nonce = server_nonce
@@ -109,19 +130,20 @@ class ScramExchange:
         try:
             text = message.decode("utf-8")
         except UnicodeDecodeError:
-            raise AuthenticationFailed("a message is not UTF-8") from None
+            raise self._failed("a message is not UTF-8") from None
         return self._first(text) if self._credential is None else self._final(text)
+
+    def _failed(self, reason: str) -> AuthenticationFailed:
+        return AuthenticationFailed(reason, self._user)
 
     def _first(self, text: str) -> Step:
         match = _FIRST.fullmatch(text)
         if match is None:
-            raise AuthenticationFailed("the first message is malformed")
+            raise self._failed("the first message is malformed")
         self._user = match["user"].replace("=2C", ",").replace("=3D", "=")
         if match["authzid"] not in (None, "", match["user"]):
-            raise AuthenticationFailed("one user cannot log in as another")
+            raise self._failed("one user cannot log in as another")
         credential = self._find(self._user)
-        if credential is None:
-            raise AuthenticationFailed("no such user, or none with a password of this mechanism")
         self._credential = credential
         self._gs2 = match["gs2"]
         self._nonce = match["nonce"] + self._server_nonce
@@ -135,21 +157,24 @@ class ScramExchange:
         credential = self._credential
         assert credential is not None
         if match is None or match["nonce"] != self._nonce:
-            raise AuthenticationFailed("the final message is malformed")
+            raise self._failed("the final message is malformed")
         try:
             channel = base64.b64decode(match["channel"], validate=True)
             proof = base64.b64decode(match["proof"], validate=True)
         except binascii.Error:
-            raise AuthenticationFailed("the final message is malformed") from None
+            raise self._failed("the final message is malformed") from None
         if channel != self._gs2.encode():
-            raise AuthenticationFailed("the final message belongs to another login")
+            raise self._failed("the final message belongs to another login")
         signed = f"{self._messages},{match['bare']}".encode()
         signature = hmac.digest(credential.stored_key, signed, self._digest)
         if len(proof) != len(signature):
-            raise AuthenticationFailed("the password is wrong")
+            raise self._failed("the password is wrong")
         client_key = bytes(a ^ b for a, b in zip(signature, proof, strict=True))
         stored_key = hashlib.new(self._digest, client_key).digest()
-        if not hmac.compare_digest(stored_key, credential.stored_key):
-            raise AuthenticationFailed("the password is wrong")
+        is_right = hmac.compare_digest(stored_key, credential.stored_key)
+        if not credential.stored_key:
+            raise self._failed("no such user, or none with a password of this mechanism")
+        if not is_right:
+            raise self._failed("the password is wrong")
         answer = base64.b64encode(hmac.digest(credential.server_key, signed, self._digest))
         return Step(answer=b"v=" + answer, user=self._user)

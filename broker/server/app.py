@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from enum import Enum
 from functools import partial
@@ -40,6 +40,7 @@ from strandline.broker.coordination.model.consumer_messages import MemberTimes
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.runtime.markers import LocalMarkers
 from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
+from strandline.broker.handlers.auth.failed_logins import FailedLogins
 from strandline.broker.handlers.dispatch.dispatch import Dispatcher
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.fetch.sessions import FetchSessionCache
@@ -68,6 +69,7 @@ from strandline.broker.telemetry.sources import Sources
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.alterations import Alterations
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import InvalidConfig, StrandlineError, TierError
 from strandline.storage.local.cleaner.cleaner import LogCleaner
@@ -85,6 +87,7 @@ from strandline.storage.tiering.partition.config import TieringConfig
 if TYPE_CHECKING:
     from strandline.broker.server.archive_upkeep import ArchiveClaim, ArchiveUpkeep
     from strandline.broker.server.remote_tier import RemoteTier
+    from strandline.storage.tiering.policy.retry import RetryState
 
 log = logging.getLogger(__name__)
 
@@ -110,12 +113,14 @@ class Broker:
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
         self._running = RunningConfig(config)
+        self._alterations = Alterations()
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._workers = Workers.start(config)
         self._loop.set_default_executor(self._workers.default)
         self._phase = Phase.STARTING
         self._quotas = ClientQuotas(clock, config.quota_windows)
+        self._failed_logins = FailedLogins(clock)
         self._traffic = RequestTraffic()
         self._cold_pace = ColdPace(lambda: self._running.current.pace)
         self._purges = FinishedPurges()
@@ -192,7 +197,7 @@ class Broker:
         }
         self._phase = Phase.STARTED
         if self._remote is not None and self._claim is not None:
-            self._remote.manager.note_probe(self._claim.refusal)
+            self._claim.report_to(self._remote.manager)
             if self._claim.is_ours:
                 from strandline.broker.server.archive_upkeep import start_tiering
 
@@ -258,6 +263,7 @@ class Broker:
             clock=clock,
             believed_ms=guard.now_ms,
             settings=lambda: self._running.current.cleaner,
+            alterations=self._alterations,
         )
         self._moves = ReplicaMoves(
             self._replicas,
@@ -306,6 +312,7 @@ class Broker:
         if self._remote is not None:
             self._remote.follow(self._running.current)
         await self._replicas.follow(image)
+        self._alterations.note()
 
     def _make_tiers(self) -> LocalTier:
         starts, lookups = self._log_dirs.log_start_offsets, self._workers.lookups
@@ -327,6 +334,7 @@ class Broker:
             believed_ms=self._guard.now_ms,
             on_topic_purged=self._purges.add,
             on_restarted=self._note_restarted_log,
+            alterations=self._alterations,
         )
 
     def _note_restarted_log(self) -> None:
@@ -393,6 +401,7 @@ class Broker:
         return {
             "metadata mirror": archive.mirror_forever,
             "tiering": archive.tier_forever,
+            "store watch": self._remote.manager.watch_store,
             "groups archive": archive.archive_groups_forever,
             "archive look": archive.check_forever,
         }
@@ -400,7 +409,9 @@ class Broker:
     def _listen(self, spawn: Spawn) -> None:
         config, running = self._config, self._running
         self._server = Server(
-            ConnectionHandlers(config, self._make_dispatcher(), self._metadata, self._clock),
+            ConnectionHandlers(
+                config, self._make_dispatcher(), self._metadata, self._clock, self._failed_logins
+            ),
             limits=lambda: running.current.network,
             admit=self._quotas.connected,
             pace=lambda listener: self._quotas.accepted(listener, running.current.connection_rates),
@@ -452,6 +463,7 @@ class Broker:
             clock=self._clock,
             requests=self._traffic,
             server=self._server,
+            failed_logins=self._failed_logins.by_address,
             metadata=self._metadata,
             replicas=self._replicas,
             groups=self._groups,
@@ -465,8 +477,13 @@ class Broker:
             tiering=remote.manager if remote else None,
             cold_reader=remote.reader if remote else None,
             cold_pace=self._cold_pace,
+            failing=self._failing_upkeep,
+            replica_lag_s=self._replica_lag_s,
             mirror_lag=lambda: self._metadata_log.statistics().mirror_lag,
+            state_exposures=lambda: self._archive.state_exposures() if self._archive else {},
+            verifications=lambda: self._archive.verifications if self._archive else None,
             deleted_counts=lambda: self._archive.deleted_counts() if self._archive else {},
+            lacks=lambda: self._remote.lacks() if self._remote else (),
             conditions=lambda: None if self._claim is None else self._claim.conditions,
             store_requests=remote.store_requests if remote else lambda: None,
             remote_pools=self._workers.remote_pools(),
@@ -482,6 +499,16 @@ class Broker:
             "metrics are served",
             extra={"fields": {"host": listener.host or "0.0.0.0", "port": port}},
         )
+
+    def _failing_upkeep(self) -> Iterator[RetryState]:
+        if self._remote is not None:
+            yield from self._remote.manager.failing
+        if self._archive is not None:
+            yield from self._archive.failing()
+
+    def _replica_lag_s(self) -> float | None:
+        """Seconds since this broker had all that its origin archived; None: it is no replica."""
+        return None
 
     def _why_not_ready(self) -> str:
         """Returns why clients cannot be served; empty if they can."""

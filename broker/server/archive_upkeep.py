@@ -32,7 +32,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -66,11 +66,13 @@ from strandline.storage.remote.manifest.cluster_info import (
     create_cluster_info,
     load_cluster_info,
 )
+from strandline.storage.remote.manifest.verification import Verification, load_verifications
 from strandline.storage.remote.object_store.conditional_writes import (
     Conditions,
     check_conditional_writes,
 )
 from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.tiering.log.exposure import Exposure
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 
@@ -90,7 +92,7 @@ MIRROR_CHECK_S = 0.5
 
 
 _AWAY = "remote tier cannot be reached; archived records wait until it can"
-_UNREADABLE = "remote tier forbids this broker to read; archived records wait until it may"
+_UNREADABLE = "remote tier refuses this broker's reads; archived records wait until it takes them"
 _FORBIDDEN = (
     "writing to the remote tier is forbidden: what is archived is served, nothing is copied; it is"
     " tried again"
@@ -127,6 +129,8 @@ class ArchiveClaim:
         self.deleted_count = 0
         # The error of the last write if the store refused it.
         self.refusal: TierError | None = None
+        # The error of the last attempt if it could not even read.
+        self.failure: TierError | None = None
         # Known once the store has accepted writes.
         self.conditions: Conditions | None = None
         # The request in flight, which may outlive the attempt that sent it.
@@ -165,20 +169,32 @@ class ArchiveClaim:
             async with asyncio.timeout(wait_s):
                 answer = await result_of(asking)
         except TimeoutError:
-            self._note(_AWAY, TierUnavailable(CLUSTER_KEY, "put", f"no answer in {wait_s} s"))
+            self.failure = TierUnavailable(CLUSTER_KEY, "put", f"no answer in {wait_s} s")
+            self._note(_AWAY, self.failure)
             return self._is_ours
-        except (DiskError, TierError) as error:
-            self._note(_UNREADABLE if isinstance(error, AccessDenied) else _AWAY, error)
+        except TierError as error:
+            self.failure = error
+            self._note(_AWAY if isinstance(error, TierUnavailable) else _UNREADABLE, error)
+            return self._is_ours
+        except DiskError as error:
+            self.failure = None
+            self._note(_AWAY, error)
             return self._is_ours
         finally:
             # The next attempt must not get an old answer.
             if asking.done():
                 self._asking = None
+        self.failure = None
         if answer.info is not None:
             self._check_owner(answer.info)
             self._is_ours = True
         self._note_writes(answer)
         return self._is_ours
+
+    def report_to(self, tiering: TieringManager) -> None:
+        """Tells what the last attempt says of the store, if it reached it."""
+        if self._is_ours or self.failure is not None or self.refusal is not None:
+            tiering.note_claim(self.failure, self.refusal)
 
     async def check(self) -> None:
         """Checks that the archive is still ours; writes a deleted cluster.json again.
@@ -353,18 +369,23 @@ class ArchiveUpkeep:
         check_interval_ms: int,
     ) -> None:
         self._claim = claim
+        self._store = store
+        # The last checks of the whole archive, by depth; None while they are not known.
+        self.verifications: Mapping[str, Verification] | None = None
         self._tiering = tiering
         self._metadata_log = metadata_log
         self._workers = workers
-        self._clock = clock
         self._groups_interval_ms = groups_interval_ms
         self._check_interval_ms = check_interval_ms
+        state = partial(RetryState, policy=RetryPolicy(), clock=clock)
+        self._mirroring, self._looking = state("mirror", "metadata"), state("look", "archive")
         self._groups, self._transactions = (
             GroupArchive(
                 store,
                 partial(_logs_of, replicas, topic),
                 executor=workers.manifests,
                 clock=clock,
+                interval_ms=groups_interval_ms,
                 topic=topic,
                 prefix=prefix,
             )
@@ -380,7 +401,7 @@ class ArchiveUpkeep:
         Until the owner of the archive is known, it only claims: partitions may wait for that, and
         the first `mirror_once` reads the whole mirror, with a request for each entry.
         """
-        mirroring = RetryState("mirror", "metadata", policy=RetryPolicy(), clock=self._clock)
+        mirroring = self._mirroring
         while True:
             # A broker that lost the archive must not claim it again if the metadata are deleted.
             is_lost = not (self._tiering.ownership.is_ours or self._tiering.ownership.is_unknown)
@@ -409,8 +430,9 @@ class ArchiveUpkeep:
 
     async def check_forever(self) -> None:
         """Rewrites deleted objects outside the topics' folders."""
-        looking = RetryState("look", "archive", policy=RetryPolicy(), clock=self._clock)
+        looking = self._looking
         while True:
+            await self._look_up_verifications()
             await asyncio.sleep(self._check_interval_ms / 1000)
             if not self._may_write:
                 continue
@@ -428,6 +450,26 @@ class ArchiveUpkeep:
                 looking.failed(error)
             else:
                 looking.succeeded()
+
+    async def _look_up_verifications(self) -> None:
+        """Learns when the archive was last verified; what is known stays while the store fails."""
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(StorageError):
+            self.verifications = await loop.run_in_executor(
+                self._workers.manifests, load_verifications, self._store
+            )
+
+    def state_exposures(self) -> Mapping[str, Iterable[Exposure | None]]:
+        """What only this machine has of the groups' offsets and of the transactional ids."""
+        return {
+            OFFSETS_TOPIC: self._groups.exposures(),
+            TRANSACTION_TOPIC: self._transactions.exposures(),
+        }
+
+    def failing(self) -> list[RetryState]:
+        """The uploads and checks that fail now."""
+        alone = (*self._mirroring.failing, *self._looking.failing)
+        return [*self._groups.failing, *self._transactions.failing, *alone]
 
     def deleted_counts(self) -> Mapping[str, int]:
         """Counts of deleted objects outside the topics' folders, by kind."""
@@ -499,7 +541,7 @@ class ArchiveUpkeep:
             await asyncio.sleep(CLAIM_RETRIES.wait_s(attempts))
             attempts += 1
             await self._claim.attempt()
-            self._tiering.note_probe(self._claim.refusal)
+            self._claim.report_to(self._tiering)
 
 
 def _note_unwritten(error: Exception) -> None:

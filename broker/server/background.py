@@ -2,7 +2,7 @@
 
     flush       closed segments, and open ones whose flush.ms or flush.messages is due; new epochs
     checkpoint  log starts
-    revive      log folders that were offline and can be written again
+    revive      log folders that were offline and can be written again; room on a full disk
     expire      idempotent producers after producer.id.expiration.ms without a batch
     purges      deleted topics without data in either tier
 
@@ -135,7 +135,7 @@ class LogUpkeep:
             while due:
                 # Removed: this loop must not hold a partition that is deleted later.
                 together = [due.pop() for _ in due[:SYNC_THREADS]]
-                await asyncio.gather(*(_flush(one, quiet_log) for one in together))
+                await asyncio.gather(*(_flush(one, quiet_log, now_s) for one in together))
                 together.clear()
             unwritten = [
                 partition
@@ -158,6 +158,8 @@ class LogUpkeep:
         tried_s = -UNCREATED_RETRY_S
         while True:
             await asyncio.sleep(REVIVE_CHECK_S)
+            if self._log_dirs.is_short_of_room:
+                await loop.run_in_executor(self._workers.disk, self._make_room)
             if self._log_dirs.has_failed:
                 self._revived += await loop.run_in_executor(
                     self._workers.disk, self._log_dirs.revive
@@ -178,6 +180,19 @@ class LogUpkeep:
                 self._on_revived()
             revived.clear()
 
+    def _make_room(self) -> None:
+        """Unlinks what waits for its deletion, since a write found no room. Blocks."""
+        try:
+            count = self._log_dirs.make_room()
+        except DiskError as error:
+            log.warning("files not unlinked", extra={"fields": {"reason": str(error)}})
+        else:
+            if count:
+                log.info(
+                    "no room: what waited for its deletion is removed at once",
+                    extra={"fields": {"removed": count}},
+                )
+
     async def expire_producers_forever(self) -> None:
         """Expires idempotent producers after `producer.id.expiration.ms` without a batch."""
         while True:
@@ -188,9 +203,12 @@ class LogUpkeep:
                 await asyncio.sleep(0)
 
 
-async def _flush(partition: Partition, quiet_log: QuietLog) -> None:
+async def _flush(partition: Partition, quiet_log: QuietLog, now_s: float) -> None:
+    local = partition.log.local
     try:
-        await partition.flush()
+        # A roll waits for no record behind it, as in Kafka: on a late disk there is always one.
+        is_due = local.flush_is_due(now_s)
+        await partition.flush(None if is_due else local.active_segment.base_offset)
     except DiskError as error:
         _report(quiet_log, "flush failed", partition, error)
 

@@ -21,6 +21,7 @@ from typing import Protocol
 
 from strandline.broker.server.standard_streams import drop_unwritable_output
 from strandline.storage.crash_points import check_environment
+from strandline.storage.files import private_files
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class Serves(Protocol):
 
 def run(make_broker: Callable[[], Serves]) -> int:
     """Runs `serve` in a new event loop; returns the exit code."""
-    with asyncio.Runner(loop_factory=_Loop) as runner:
+    with private_files(), asyncio.Runner(loop_factory=_Loop) as runner:
         return runner.run(serve(make_broker))
 
 

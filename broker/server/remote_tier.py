@@ -8,8 +8,9 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.server.workers import Workers
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.alterations import Alterations
 from strandline.storage.model import TimestampMs, TopicId
-from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.object_store.interface import Lack, ObjectStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
 from strandline.storage.tiering.manager.manager import TieringManager
 from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
@@ -31,6 +32,7 @@ class RemoteTier:
         believed_ms: Callable[[], TimestampMs],
         on_topic_purged: Callable[[TopicId], None],
         on_restarted: Callable[[], None],
+        alterations: Alterations,
     ) -> None:
         """`pace` limits downloads; `on_topic_purged` is called with the id of each purged topic,
         `on_restarted` when a log was restarted behind its archive, before it takes appends.
@@ -46,6 +48,7 @@ class RemoteTier:
                 metadata=workers.manifests,
                 deletes=workers.expiration,
                 changes=workers.changes,
+                probes=workers.probes,
             ),
             clock=clock,
             believed_ms=believed_ms,
@@ -53,7 +56,11 @@ class RemoteTier:
             on_topic_purged=lambda info: on_topic_purged(info.topic_id),
             on_restarted=on_restarted,
             # A read-only replica changes no archive, so it needs no claim.
-            ownership=Ownership(OwnershipState.OURS if tiering.follows else OwnershipState.UNKNOWN),
+            ownership=Ownership(
+                OwnershipState.OURS if tiering.follows else OwnershipState.UNKNOWN,
+                refuses_if_lost=config.archive.refuses_if_lost,
+            ),
+            alterations=alterations,
         )
 
     def follow(self, current: BrokerConfig) -> None:
@@ -61,6 +68,11 @@ class RemoteTier:
         self.manager.reconfigure(current.tiering)
         self._workers.resize(current)
         self.reader.resize(current.cold_reader)
+
+    def lacks(self) -> list[str]:
+        """The kinds of requests that the store refused, and that are done in another way."""
+        # What a conditional DELETE saves is a wait, and few servers have it.
+        return [lack.value for lack in self._store.lacks if lack is not Lack.CONDITIONAL_DELETE]
 
     def store_requests(self) -> tuple[Mapping[str, int], int] | None:
         """Counts of S3 requests and failed attempts so far; None for other stores."""

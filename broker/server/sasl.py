@@ -10,13 +10,14 @@ Users of SCRAM are in the metadata (AlterUserScramCredentials), those of PLAIN i
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listener_keys import PLAIN_USERS, of_listener
 from strandline.broker.config.listeners import SASL_PLAINTEXT, parse_protocol_map, protocol_of
+from strandline.broker.handlers.auth.failed_logins import FailedLogins
 from strandline.broker.handlers.auth.sasl import SaslGate, SaslSettings
 from strandline.broker.handlers.dispatch.dispatch import Dispatcher
 from strandline.broker.network.responses import (
@@ -28,13 +29,19 @@ from strandline.broker.network.responses import (
 from strandline.broker.security.jaas import plain_passwords
 from strandline.broker.security.mechanism import Exchange
 from strandline.broker.security.plain import PlainExchange
-from strandline.broker.security.scram import DIGESTS, ScramCredential, ScramExchange
+from strandline.broker.security.scram import (
+    DIGESTS,
+    ScramCredential,
+    ScramExchange,
+    mimic_credential,
+)
 from strandline.storage.clock import Clock
 from strandline.storage.errors import InvalidConfig
 
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *DIGESTS)
 NONCE_BYTES = 24
+_SECRET_WITHOUT_USERS = secrets.token_bytes(32)
 
 
 class _Open:
@@ -50,14 +57,24 @@ class ConnectionHandlers:
     """The factory of connection handlers; call it with the name of a listener."""
 
     def __init__(
-        self, config: BrokerConfig, dispatcher: Dispatcher, metadata: Metadata, clock: Clock
+        self,
+        config: BrokerConfig,
+        dispatcher: Dispatcher,
+        metadata: Metadata,
+        clock: Clock,
+        failed_logins: FailedLogins,
     ) -> None:
         self._open = {one.name: _Open(dispatcher, one.name) for one in config.listeners}
         self._gates: dict[str, Callable[[], AuthenticationGate]] = {}
         for listener in sasl_listeners(config):
             settings = settings_of(config, metadata, listener)
             self._gates[listener] = partial(
-                SaslGate, dispatcher, settings, listener=listener, clock=clock
+                SaslGate,
+                dispatcher,
+                settings,
+                listener=listener,
+                clock=clock,
+                failed_logins=failed_logins,
             )
 
     def __call__(self, listener: str) -> RequestHandler | AuthenticationGate:
@@ -115,10 +132,17 @@ def _scram(metadata: Metadata, mechanism: str) -> Exchange:
     return ScramExchange(DIGESTS[mechanism], partial(_credential, metadata, mechanism), nonce)
 
 
-def _credential(metadata: Metadata, mechanism: str, user: str) -> ScramCredential | None:
-    credentials: Mapping[str, str] = metadata.image.scram_credentials.get(user, {})
-    text = credentials.get(mechanism)
-    return None if text is None else ScramCredential.parse(text)
+def _credential(metadata: Metadata, mechanism: str, user: str) -> ScramCredential:
+    known = metadata.image.scram_credentials
+    text = known.get(user, {}).get(mechanism)
+    if text is not None:
+        return ScramCredential.parse(text)
+    # The first user's key is the secret: it outlives a restart, and only that user could derive it.
+    first = min((name for name, own in known.items() if mechanism in own), default=None)
+    if first is None:
+        return mimic_credential(user, None, _SECRET_WITHOUT_USERS)
+    like = ScramCredential.parse(known[first][mechanism])
+    return mimic_credential(user, like, like.server_key)
 
 
 def enabled_mechanisms(config: BrokerConfig, listener: str) -> tuple[str, ...]:

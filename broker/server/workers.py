@@ -5,6 +5,7 @@
     metadata (1)   appends to the metadata log
     manifests (4)  manifests, the mirror of the metadata log; 16 while a start waits for them
     changes (1)    the archive's list of changes, written or read
+    probes (1)     whether the store answers: never behind what it does not answer
     lookups (2)    offsets by time
     records (2)    appends that decompress batches or check each record
     copier (remote.log.manager.copier.thread.pool.size)  uploads
@@ -52,6 +53,7 @@ class Workers:
     cleaner: ResizablePool
     manifests: ResizablePool
     changes: ResizablePool
+    probes: ResizablePool
     moves: ResizablePool
     default: DefaultPool
     metadata: ResizablePool
@@ -70,6 +72,7 @@ class Workers:
             records=ResizablePool(RECORD_THREADS, "records"),
             manifests=ResizablePool(MANIFEST_THREADS, "manifests"),
             changes=ResizablePool(1, "changes"),
+            probes=ResizablePool(1, "probes"),
             reader=ResizablePool(config.cold_reader.parallel_downloads_max, "reader"),
             expiration=ResizablePool(config.tiering.expiration_threads, "expiration"),
             cleaner=ResizablePool(max(1, config.cleaner.threads), "cleaner"),

@@ -123,6 +123,10 @@ class _Page:
         yield from self._look_up()
         yield from _request_rows(sources.requests)
         yield from _connection_rows(sources.server)
+        yield row_of(
+            "strandline_failed_logins_total",
+            [Sample(count, (address,)) for address, count in sources.failed_logins().items()],
+        )
         yield from self._traffic()
         yield from tier_rows(sources, self._all_partitions, topics=self._topics, left_out=left_out)
         yield from self._logs()
@@ -384,8 +388,11 @@ def _connection_rows(server: Server) -> Iterator[Row]:
         [
             Sample(connections.closed_idle_total, ("idle",)),
             Sample(connections.closed_stalled_total, ("stalled",)),
+            Sample(connections.closed_login_total, ("login",)),
+            Sample(connections.closed_excess_total, ("excess",)),
         ],
     )
+    yield single("strandline_connections_logging_in", connections.logins)
     yield single("strandline_connections_muted", connections.muted_connections)
     yield single("strandline_receive_buffer_bytes", connections.receive_buffer_bytes)
 

@@ -79,7 +79,12 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         Connections that the broker did not serve, above max.connections, max.connections.per.ip
         or a connection_creation_rate.
     strandline_connections_closed_total{reason}
-        Connections that the broker closed: idle, or stalled in a request or an answer.
+        Connections that the broker closed: idle, stalled in a request or an answer, without a
+        login in time (login), or above a lowered max.connections (excess).
+    strandline_connections_logging_in
+        Connections whose clients have not logged in yet.
+    strandline_failed_logins_total{address}
+        Failed logins, by the client's address; from the hundredth address on as "other".
     strandline_connections_muted
         Connections that a quota mutes.
     strandline_receive_buffer_bytes
@@ -139,6 +144,10 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         absent otherwise.
     strandline_remote_delete_failing_seconds{topic, partition, error}
         Seconds for which deleting in the archive has failed; absent otherwise.
+    strandline_remote_upkeep_failing_seconds{activity, subject, error}
+        Seconds for which other work for the archive has failed: `purge` of a deleted topic, uploads
+        of `groups`, `transactions`, of metadata (`mirror`) and of changes.json (`list`), and the
+        `look` for deleted objects; absent otherwise.
     strandline_remote_copy_waiting_segments{topic, reason}
         Closed segments that are not archived, by reason: `next` and `queued` wait for their copy,
         `unstable` for the end of an open transaction, `uncleaned` for the cleaner, `delayed` for
@@ -146,14 +155,42 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
     strandline_remote_copy_held_seconds{topic, partition, producer_id, start_offset}
         Age in seconds of the oldest open transaction of a partition, if it keeps closed segments
         from the archive; up to a minute late, and absent otherwise.
+    strandline_exposed_records{topic, tiered}
+        Records that only this machine has, counted by offsets: the loss if it burned now. `tiered`
+        is false for topics without an archive: all their records. Groups and
+        transactions are told by their topics. Without a topic: the sum.
+    strandline_exposed_bytes{topic, tiered}
+        Bytes of those records on the disk.
+    strandline_exposed_seconds{topic}
+        Seconds since the oldest of those records arrived, of topics with an archive; up to a check
+        interval too many. Without a topic: the longest.
+    strandline_exposed_late_seconds{topic}
+        Seconds by which that exceeds strandline.remote.active.segment.upload.ms of the topic, or
+        strandline.remote.groups.upload.ms; 0 with -1, and while remote.log.copy.disable is true.
+    strandline_exposed_unknown_partitions
+        Partitions with an archive whose extent the broker does not know yet: the figures above
+        leave them out.
     strandline_remote_up
-        1 if the object store answers, 0 if it is unreachable.
-    strandline_remote_writes_refused_seconds{error}
-        Seconds for which the object store has accepted no write since the start, with the kind of
-        error (`AccessDenied`: it is forbidden, `StoreFull`: there is no room); absent otherwise.
+        1 if the object store answers and takes reads, 0 if it is unreachable or refuses them.
+    strandline_remote_last_answer_seconds{what}
+        Seconds since the object store last answered a read and a write, or since the start; the
+        broker asks every 20 s.
+    strandline_remote_down_seconds{error, reason}
+        Seconds for which the object store has been unreachable or refused reads, with the kind of
+        error and its text; absent otherwise.
+    strandline_remote_writes_refused_seconds{error, reason}
+        Seconds for which the object store has refused writes, with the kind of error
+        (`AccessDenied`: it is forbidden, `StoreFull`: there is no room) and its text; absent
+        otherwise.
     strandline_remote_conditions_atomic
         0 if more than one of several concurrent conditional writes succeeded at the start: the
         archive is safe with this broker alone. 1 if just one did.
+    strandline_remote_lacking{request}
+        1 for each kind of request that the object store refused, so that the broker does it in
+        another way: `checksums`, `multipart`, `batch_delete`.
+    strandline_replica_lag_seconds
+        On a read-only replica alone: seconds since it had all that its origin had archived, as far
+        as the bucket says. It has none of the next three metrics.
     strandline_remote_archive_owned
         1 if this broker owns the archive; 0 until it knows that, and once another broker owns it.
     strandline_metadata_mirror_lag
@@ -162,6 +199,11 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         Objects outside of topics that were deleted in the bucket, and that the broker writes
         again: `cluster` is cluster.json, `metadata`, `groups` and `transactions` are the objects of
         those folders.
+    strandline_archive_verified_timestamp_seconds{depth}
+        When `strandline archive verify` last checked the whole archive, in seconds since 1970, by
+        depth: `sizes`, `checksums`, `everything`. Absent: never, or not known yet.
+    strandline_archive_verify_findings{depth}
+        Findings that this check has left.
     strandline_remote_requests_total{operation}
         Requests to the object store, attempts included.
     strandline_remote_failed_attempts_total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,9 +20,12 @@ from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import Offset, TopicPartition
 
 if TYPE_CHECKING:
+    from strandline.storage.remote.manifest.verification import Verification
     from strandline.storage.remote.object_store.conditional_writes import Conditions
     from strandline.storage.remote.reader.cold_reader import ColdReader
+    from strandline.storage.tiering.log.exposure import Exposure
     from strandline.storage.tiering.manager.manager import TieringManager
+    from strandline.storage.tiering.policy.retry import RetryState
 
 
 class SessionFigures(Protocol):
@@ -45,6 +48,7 @@ class Sources:
     clock: Clock
     requests: RequestTraffic
     server: Server
+    failed_logins: Callable[[], Mapping[str, int]]
     metadata: Metadata
     replicas: ReplicaManager
     groups: GroupCoordinator
@@ -59,9 +63,17 @@ class Sources:
     tiering: TieringManager | None = None
     cold_reader: ColdReader | None = None
     cold_pace: ColdPace | None = None
+    # The work for the archive that fails and is of no partition.
+    failing: Callable[[], Iterable[RetryState]] = tuple
+    replica_lag_s: Callable[[], float | None] = lambda: None
     mirror_lag: Callable[[], int] = lambda: 0
+    # By topic, what only this machine has of the state of groups and transactions.
+    state_exposures: Callable[[], Mapping[str, Iterable[Exposure | None]]] = dict
+    # By depth, the last checks of the whole archive; None while they are not known.
+    verifications: Callable[[], Mapping[str, Verification] | None] = lambda: None
     deleted_counts: Callable[[], Mapping[str, int]] = dict
     conditions: Callable[[], Conditions | None] = lambda: None
+    lacks: Callable[[], Iterable[str]] = tuple
     store_requests: Callable[[], tuple[Mapping[str, int], int] | None] = lambda: None
     remote_pools: Mapping[str, ResizablePool] = field(default_factory=dict)
     cleaner: CleanerFigures | None = None

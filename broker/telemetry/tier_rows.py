@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.telemetry.exposition import Sample
+from strandline.broker.telemetry.exposure_rows import ExposureSums
 from strandline.broker.telemetry.families import (
     ADDED_UP_PER_STEP,
     ALL_TOPICS,
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
         TopicCounters,
     )
     from strandline.storage.tiering.manager.manager import TieringManager
+    from strandline.storage.tiering.policy.store_health import StoreHealth
+
+# The text of an error that a label shows; the log has all of it.
+REASON_LENGTH_MAX = 300
 
 _TIERING_COUNTERS: Mapping[str, Callable[[TopicCounters], int]] = {
     "remotecopybytes": lambda c: c.copied_bytes,
@@ -66,17 +71,22 @@ def tier_rows(
     if sources.tiering is None:
         return
     yield from _tiering_counters(sources.tiering, topics)
-    sums = _Sums()
+    sums, exposed = _Sums(), ExposureSums()
     for number, partition in enumerate(partitions):
         statistics = sources.tiering.statistics_of(partition.topic_partition)
         if statistics is not None:
             sums.add(statistics)
+            exposed.add_tiered(partition.topic_partition.topic, statistics.exposed)
+        else:
+            exposed.add_untiered(partition)
         if number % LOOKED_UP_PER_STEP == 0:
             yield None
     prefix = "kafka_server_brokertopicmetrics_"
     for name in _TIER_GAUGES:
         yield row_of(prefix + name, sums.by_topic(name, topics))
     yield row_of("strandline_remote_copy_waiting_segments", sums.waiting(topics))
+    exposed.add_state(sources.state_exposures())
+    yield from exposed.rows(topics)
     now_s = sources.clock.monotonic_s()
     for name, failing in (("copy", sums.failing_copies), ("delete", sums.failing_deletes)):
         left_out[f"{name} failures"] = max(0, len(failing) - sources.partitions_max)
@@ -90,6 +100,16 @@ def tier_rows(
                 for where, failure in failing[: sources.partitions_max]
             ],
         )
+    upkeep = sorted(
+        ((state.activity, state.subject, state.failure.kind), now_s - state.failure.since_s)
+        for state in sources.failing()
+        if state.failure is not None
+    )
+    left_out["upkeep failures"] = max(0, len(upkeep) - sources.partitions_max)
+    yield row_of(
+        "strandline_remote_upkeep_failing_seconds",
+        [Sample(round(for_s, 3), labels) for labels, for_s in upkeep[: sources.partitions_max]],
+    )
     left_out["open transactions"] = max(0, len(sums.held) - sources.partitions_max)
     yield row_of(
         "strandline_remote_copy_held_seconds",
@@ -101,23 +121,29 @@ def tier_rows(
             for where, held in sums.held[: sources.partitions_max]
         ],
     )
-    yield single("strandline_remote_up", int(sources.tiering.health.is_up))
-    refusal = sources.tiering.health.write_refusal
-    refused = [] if refusal is None else [(now_s - refusal.since_s, refusal.kind)]
-    yield row_of(
-        "strandline_remote_writes_refused_seconds",
-        [Sample(round(for_s, 3), (kind,)) for for_s, kind in refused],
-    )
+    yield from _health(sources.tiering.health, now_s)
     conditions = sources.conditions()
     if conditions is not None:
         # Here the module of the remote tier is loaded already.
         yield single("strandline_remote_conditions_atomic", int(conditions.name == "AT_ONCE"))
-    yield single("strandline_remote_archive_owned", int(sources.tiering.ownership.is_ours))
-    yield single("strandline_metadata_mirror_lag", sources.mirror_lag())
     yield row_of(
-        "strandline_remote_deleted_objects_total",
-        [Sample(count, (what,)) for what, count in sources.deleted_counts().items()],
+        "strandline_remote_lacking", [Sample(1, (name,)) for name in sorted(sources.lacks())]
     )
+    lag_s = sources.replica_lag_s()
+    if lag_s is not None:
+        yield single("strandline_replica_lag_seconds", round(lag_s, 3))
+    else:
+        yield from _ownership(sources, sources.tiering)
+    verified = sources.verifications()
+    if verified is not None:
+        yield row_of(
+            "strandline_archive_verified_timestamp_seconds",
+            [Sample(run.finished_ms / 1000, (depth,)) for depth, run in verified.items()],
+        )
+        yield row_of(
+            "strandline_archive_verify_findings",
+            [Sample(run.finding_count, (depth,)) for depth, run in verified.items()],
+        )
     quotas = (("copy", sources.tiering.copy_quota), ("fetch", sources.tiering.fetch_quota))
     yield row_of(
         "strandline_remote_throttled_seconds_total",
@@ -130,6 +156,36 @@ def tier_rows(
         yield single(f"kafka_server_delayedremote{what}metrics_expires_total", waits.expired)
     yield from _store_requests(sources)
     yield from _cold_reads(sources)
+
+
+def _ownership(sources: Sources, tiering: TieringManager) -> Iterator[Row]:
+    """What a broker has in its archive; a read-only replica has none."""
+    yield single("strandline_remote_archive_owned", int(tiering.ownership.is_ours))
+    yield single("strandline_metadata_mirror_lag", sources.mirror_lag())
+    yield row_of(
+        "strandline_remote_deleted_objects_total",
+        [Sample(count, (what,)) for what, count in sources.deleted_counts().items()],
+    )
+
+
+def _health(health: StoreHealth, now_s: float) -> Iterator[Row]:
+    yield single("strandline_remote_up", int(health.is_up))
+    yield row_of(
+        "strandline_remote_last_answer_seconds",
+        [Sample(round(now_s - at_s, 3), (what,)) for what, at_s in health.last_answers_s.items()],
+    )
+    for name, failure in (
+        ("strandline_remote_down_seconds", health.outage),
+        ("strandline_remote_writes_refused_seconds", health.write_refusal),
+    ):
+        failures = [] if failure is None else [failure]
+        yield row_of(
+            name,
+            [
+                Sample(round(now_s - one.since_s, 3), (one.kind, one.reason[:REASON_LENGTH_MAX]))
+                for one in failures
+            ],
+        )
 
 
 class _Sums:

@@ -6,6 +6,6 @@
           connection    addresses, settings, and remedies for errors
             printing, failures
 
-The tools speak the Kafka protocol only, through confluent-kafka, an optional extra that is imported
-when a command runs: the broker and `--help` do not need it.
+The tools speak the Kafka protocol only, through confluent-kafka, which is imported when a command
+runs: the broker and `--help` do not load it.
 """

@@ -15,8 +15,7 @@ _INTRODUCTION = """\
 
 <!-- Made by `make docs`. Do not edit. -->
 
-For everyone who types a command. Commands that talk to a broker need the extra `cli`
-([install](../how-to/install.md)). The texts are those of `--help`; defaults are in [brackets].
+For everyone who types a command. The texts are those of `--help`; defaults are in [brackets].
 
 Exit codes: 0 success; 1 failure; 2 invalid arguments; 3 the command looked and found a problem;
 130 and 143 for a command that Ctrl-C or SIGTERM ended.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
-from strandline.broker.config.table import BROKER_SECTIONS, TOPIC_DEFAULTS
+from strandline.broker.config.table import BROKER_SECTIONS, TOPIC_DEFAULTS, TopicDefaultKey
 from strandline.broker.config.unsupported_keys import IGNORED, REFUSED, UnsupportedKeys
 from strandline.storage.config.definition import ValueType
 from strandline.storage.config.log_config import INT_MAX, LONG_MAX, TOPIC_CONFIGS, ConfigDef
@@ -32,16 +33,21 @@ for one broker or for all (`kafka-configs --entity-type brokers`). That value ov
 also after restarts. You can alter topic properties at any time.
 """
 
+# Behind the name in the heading of a topic's property: the broker has some of the same names.
+TOPIC_MARK = "(topic)"
+
 _TOPIC_INTRODUCTION = """\
 ## Topic properties
 
 Set them when you create a topic, or alter them later. A topic that does not set a property gets the
-broker's default for it, from the broker property in the last column.
+broker's default for it.
 """
 
 _TOPIC_DEFAULTS_INTRODUCTION = """\
-Each sets the default of the topic property in the last column. If several set the same one, the
-finest unit wins: `.ms` over `.minutes` over `.hours`.
+## Defaults of topics
+
+Each sets the default of a topic property. If several set the same one, the finest unit wins: `.ms`
+over `.minutes` over `.hours`.
 """
 
 _IGNORED_INTRODUCTION = """\
@@ -64,41 +70,49 @@ def render() -> str:
     """The whole page."""
     parts = [_INTRODUCTION]
     for heading, keys in BROKER_SECTIONS.items():
-        parts += [f"## {heading}\n", _broker_table(keys)]
-    parts += ["## Defaults of topics\n", _TOPIC_DEFAULTS_INTRODUCTION, _topic_defaults_table()]
-    parts += [_TOPIC_INTRODUCTION, _topic_table()]
+        parts += [f"## {heading}\n", *map(_broker_property, keys)]
+    parts += [_TOPIC_DEFAULTS_INTRODUCTION, *map(_topic_default, TOPIC_DEFAULTS)]
+    parts += [_TOPIC_INTRODUCTION, *map(_topic_property, TOPIC_CONFIGS.values())]
     parts += [_IGNORED_INTRODUCTION, _ignored_table(), _REFUSED_INTRODUCTION, _refused_table()]
     return "\n".join(parts)
 
 
-def _broker_table(keys: Sequence[ConfigDef]) -> str:
-    return _table(
-        ("name", "default", "type", "accepted", "altered", "meaning"),
-        [(*_facts(d), _altered(d), d.doc) for d in keys],
-    )
+def _broker_property(definition: ConfigDef) -> str:
+    return _property(_code(definition.name), definition, definition.doc)
 
 
-def _topic_defaults_table() -> str:
-    return _table(
-        ("name", "default", "type", "accepted", "altered", "topic property"),
-        [(*_facts(d), _altered(d), _code(d.topic_property)) for d in TOPIC_DEFAULTS],
-    )
+def _topic_default(definition: TopicDefaultKey) -> str:
+    of = definition.topic_property
+    link = f"[{_code(of)}](#{_anchor(of)}-topic)"
+    return _property(_code(definition.name), definition, f"Default of the topic property {link}.")
 
 
-def _topic_table() -> str:
-    return _table(
-        ("name", "default", "type", "accepted", "meaning", "broker property"),
-        [
-            (*_facts(definition), definition.doc, ", ".join(map(_code, definition.synonyms)))
-            for definition in TOPIC_CONFIGS.values()
-        ],
-    )
+def _topic_property(definition: ConfigDef) -> str:
+    defaults = ", ".join(f"[{_code(name)}](#{_anchor(name)})" for name in definition.synonyms)
+    meaning = f"{definition.doc} Default by {defaults}." if defaults else definition.doc
+    return _property(f"{_code(definition.name)} {TOPIC_MARK}", definition, meaning)
+
+
+def _property(heading: str, definition: ConfigDef, meaning: str) -> str:
+    facts = [f"default {_default(definition)}", definition.type.name.lower(), _accepted(definition)]
+    if definition.dynamic:
+        facts.append("*dynamic*")
+    return f"### {heading}\n\n{', '.join(facts)}\n\n{_prose(meaning)}\n"
+
+
+def _prose(text: str) -> str:
+    """A name in angle brackets becomes code; Markdown would take it for a tag."""
+    return re.sub(r"[\w.]*<\w+>(?:[\w.<>]*[\w>])?", lambda match: _code(match[0]), text)
+
+
+def _anchor(name: str) -> str:
+    return name.replace(".", "")
 
 
 def _ignored_table() -> str:
     return _table(
         ("name", "why it changes nothing"),
-        [(_code(_shown(entry)), entry.reason) for entry in _sorted(IGNORED)],
+        [(_code(_shown(entry)), _prose(entry.reason)) for entry in _sorted(IGNORED)],
     )
 
 
@@ -106,23 +120,14 @@ def _refused_table() -> str:
     return _table(
         ("name", "why", "accepted"),
         [
-            (_code(_shown(entry)), entry.reason, ", ".join(_value(text) for text in entry.neutral))
+            (
+                _code(_shown(entry)),
+                _prose(entry.reason),
+                ", ".join(_value(text) for text in entry.neutral),
+            )
             for entry in _sorted(REFUSED)
         ],
     )
-
-
-def _facts(definition: ConfigDef) -> tuple[str, str, str, str]:
-    return (
-        _code(definition.name),
-        _default(definition),
-        definition.type.name.lower(),
-        _accepted(definition),
-    )
-
-
-def _altered(definition: ConfigDef) -> str:
-    return "*dynamic*" if definition.dynamic else ""
 
 
 def _default(definition: ConfigDef) -> str:

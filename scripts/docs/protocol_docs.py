@@ -56,16 +56,19 @@ Each difference is intentional:
   records; Kafka's searches all records on the local disk. If the archive cannot be read, a lookup
   by time gets KAFKA_STORAGE_ERROR, which clients retry, instead of UNKNOWN_SERVER_ERROR.
 * **Fetch** from an archive whose store is unreachable gets no records and no error, as at the end
-  of its wait. So does a read beyond `remote.log.reader.max.pending.tasks`. If an object is missing,
-  damaged, in an archive class or refused, Fetch gets KAFKA_STORAGE_ERROR. A partition with
+  of its wait, for the first five seconds. So does a read beyond
+  `remote.log.reader.max.pending.tasks`. Then, or after 30 seconds without any answer of the store,
+  it gets KAFKA_STORAGE_ERROR, as at once if an object is missing, damaged, in an archive class or
+  refused. A partition with
   an error still gets its high watermark, last stable offset and log start, where the broker knows
   them. For a topic with `compression.type=zstd`, Fetch before 10 gets UNSUPPORTED_COMPRESSION_TYPE,
-  as in Kafka before 4.
-* **Produce** accepts a batch whose base offset is not 0. It reads no records of topics that do not
-  require it, except for the first batches of a connection
-  ([decision 5](../decisions/0005-append.md)). So of wrong max timestamps it corrects only those
-  below the first record's. It refuses a batch that declares log append time; Kafka accepts it if
-  the topic has CreateTime. For such a topic, the answer to a repeated batch has no append time;
+  as in Kafka before 4. From the archive it gets the batches of zstd decompressed.
+* **Produce** accepts a batch whose base offset is not 0. Of records behind the first one of a batch
+  it reads lengths and times only, where the topic does not require more
+  ([decision 5](../decisions/0005-append.md)): Kafka also refuses a wrong key or header in them, and
+  renumbers the offsets of compressed ones. A batch that decompresses to more than 512 MiB gets
+  MESSAGE_TOO_LARGE. It refuses a batch that declares log append time; Kafka accepts it if the
+  topic has CreateTime. For such a topic, the answer to a repeated batch has no append time;
   Kafka returns the timestamp of the first one.
 * **Transactions**: the pattern of ListTransactions is an RE2 expression, in Kafka a Java one:
   look-ahead and back references get INVALID_REGULAR_EXPRESSION. InitProducerId with an unknown

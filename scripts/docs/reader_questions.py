@@ -51,7 +51,7 @@ OPERATOR = (
     ),
     Question(
         "My consumers cannot wait for a restore.",
-        "how-to/restore.md#read-from-a-replica-meanwhile",
+        "how-to/restore.md#consumers-cannot-wait-read-from-a-replica",
         "group reset-offsets billing",
     ),
     Question(
@@ -96,7 +96,7 @@ OPERATOR = (
     ),
     Question(
         "How do I rotate a password or the credentials of S3?",
-        "how-to/secure.md#passwords",
+        "how-to/secure.md#rotate-a-password-or-the-credentials-of-s3",
         "the next login needs it",
     ),
     Question(

@@ -32,6 +32,7 @@ from strandline.spark_lake.options.selection_options import Selection, parse_sel
 from strandline.spark_lake.options.value_options import ValueErrors, ValueOptions, parse_values
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.model import Isolation
+from strandline.storage.urls import check_no_password
 
 # One split is one Spark task: large enough to outweigh starting it (some 50 ms), small enough to
 # spread over executors and to be repeated cheaply.
@@ -182,7 +183,7 @@ class LakeOptions:
             s3=S3Options(
                 endpoint_url=_endpoint(given),
                 region=given.text("s3.region"),
-                key=given.text("s3.key"),
+                key=given.text("s3.access.key"),
                 secret=given.text("s3.secret"),
                 token=given.text("s3.token"),
                 anonymous=given.boolean("s3.anonymous", default=False),
@@ -274,6 +275,7 @@ def _url(given: GivenOptions) -> str:
 def _endpoint(given: GivenOptions) -> str | None:
     text = given.text("s3.endpoint.url")
     if text is not None:
+        check_no_password("option s3.endpoint.url", text)
         parts = urlsplit(text)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise InvalidConfig(

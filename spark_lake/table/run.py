@@ -52,6 +52,7 @@ from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig, ObjectCorrupt
 from strandline.storage.extras import how_to_install
 from strandline.storage.model import TimestampMs
+from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,6 +121,8 @@ class TableRun:
         """
         self._request = request
         self._makes_catalog = makes_catalog
+        # Whether a sync has looked for the table's files: once, for that lists all of them.
+        self._has_looked = False
         if request.codec not in CODECS:
             raise InvalidConfig(f"--codec {request.codec!r} must be one of {', '.join(CODECS)}")
         if request.file_bytes < 1 or (request.round_bytes or 1) < 1:
@@ -199,7 +202,9 @@ class TableRun:
         self, progress: Progress, *, should_stop: Callable[[], bool] = lambda: False
     ) -> SyncReport:
         """Brings the table up to the archive. Raises what `Sync.run` raises."""
-        self._load()
+        if self._load() is not None and not self._has_looked:
+            self._refuse_missing_files()
+        self._has_looked = True
         settings = SyncSettings(
             names=self.names,
             file_bytes=self._request.file_bytes,
@@ -343,6 +348,16 @@ class TableRun:
             self._refuse_second(table, offsets)
             self._check_names(table)
         return offsets
+
+    def _refuse_missing_files(self) -> None:
+        """Raises TableRefused: every reader of the table fails at a file that is gone."""
+        missing = self.store.missing_files()
+        if missing:
+            raise TableRefused(
+                f"table {self.store.name} has lost {counted(len(missing), 'file')} that somebody"
+                f" has deleted, such as {missing[0]}, and no engine can read it: put them back, or"
+                " name another table, which gets what the archive has"
+            )
 
     def _refuse_second(self, table: CheckedTable, offsets: TableOffsets) -> None:
         """The files that its first table names for it would look like orphans."""

@@ -115,6 +115,13 @@ class TableStore(Protocol):
         """
         ...
 
+    def missing_files(self) -> Sequence[str]:
+        """Files of the table as it was loaded last that are not there any more.
+
+        Raises TableUnavailable.
+        """
+        ...
+
     def reopen(self, paths: Sequence[str]) -> Sequence[WrittenFile]:
         """Files of the table that another process wrote. Raises TableUnavailable."""
         ...

@@ -67,7 +67,12 @@ STORAGE_CLASSES = (
     "GLACIER",
     "DEEP_ARCHIVE",
 )
+# Classes whose objects must be restored before a read.
+RESTORED_FIRST = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 OBJECT_TAGS_MAX = 10
+
+# An archived segment made of several has at most this part of the retention, in time and in bytes.
+RETENTION_PARTS = 8
 
 # A partition and a broker.
 _THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
@@ -374,8 +379,9 @@ class LogConfig:
         "strandline.remote.active.segment.upload.ms",
         LONG,
         3_600_000,
-        "Longest time in ms until records of an open segment are in the remote tier, for a restore"
-        " and the lake; -1: the broker uploads only closed segments.",
+        "Longest time in ms until records are in the remote tier whose segment is open, or closed"
+        " with an open transaction, or waits for the cleaner: for a restore and the lake; -1: the"
+        " broker uploads only whole segments.",
         "strandline.remote.active.segment.upload.ms",
         minimum=-1,
     )
@@ -464,6 +470,25 @@ class LogConfig:
         if self.local_retention_bytes == SAME_AS_TOTAL:
             return self.retention_bytes
         return self.local_retention_bytes
+
+    @property
+    def archived_span_ms_max(self) -> int | None:
+        """Ms that an archived segment made of several may span; None: retention sets no bound."""
+        if "delete" not in self.cleanup_policy or self.retention_ms <= UNLIMITED:
+            return None
+        return self.retention_ms // RETENTION_PARTS
+
+    @property
+    def archived_bytes_max(self) -> int | None:
+        """Bytes of an archived segment made of several; None: retention sets no bound."""
+        if "delete" not in self.cleanup_policy or self.retention_bytes <= UNLIMITED:
+            return None
+        return self.retention_bytes // RETENTION_PARTS
+
+    @property
+    def archive_is_readable(self) -> bool:
+        """Whether archived segments can be read without restoring them first."""
+        return self.strandline_remote_storage_class not in RESTORED_FIRST
 
     @property
     def remote_recompression_level(self) -> int | None:

@@ -1,8 +1,14 @@
 """The codecs of record batches, with a bound on the decompressed size.
 
 Producers differ in framing: Java wraps snappy in the "xerial" stream format, librdkafka writes raw
-snappy, and lz4 always has the frame format. A few bytes can decompress to gigabytes, so every
-decompression has a bound.
+snappy, and lz4 always has the frame format. A few bytes can decompress to gigabytes: four bytes of
+zstd stand for 128 KiB. So every codec decompresses in blocks, and the bound is checked after each:
+
+    data ─► library, bounded ─► block of at most BLOCK_BYTES ─► bound ─► reader, or joined
+                                (snappy: 22 times its input)
+
+Invariants: whoever decompresses holds at most one block more than its bound, and an error keeps no
+block, however long it lives.
 """
 
 from __future__ import annotations
@@ -10,9 +16,11 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from enum import IntEnum
+from io import SEEK_END, BytesIO
+from itertools import islice
 
 from strandline.storage.errors import CorruptRecords, DecompressedTooLarge, UnsupportedCodec
 from strandline.storage.model import Buffer
@@ -21,28 +29,37 @@ from strandline.storage.model import Buffer
 # This is over a hundred times Kafka's default batch, and still harmless to one worker.
 DECOMPRESSED_BYTES_MAX = 512 * 1024 * 1024
 
+# The most that a library decompresses at a time, except for snappy.
+BLOCK_BYTES = 1024 * 1024
+
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_LENGTH = struct.Struct(">i")
-GZIP_WINDOW_BITS = 31
-GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WINDOW_BITS = 31
+_GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# RFC 8878: a block has a head of 3 bytes and becomes at most 128 KiB; one of this type has a single
+# byte, which it repeats.
+_ZSTD_BLOCK_BYTES_MAX = 128 * 1024
+_ZSTD_HEAD_BYTES = 3
+_ZSTD_TYPE_RLE = 1
+_ZSTD_CHECKSUM_BYTES = 4
+# A decompressor keeps its largest window, of up to 128 MiB. Java's default level has one of 2 MiB.
+_ZSTD_KEPT_WINDOW_BYTES_MAX = 8 * 1024 * 1024
 # The library knows one level less than Kafka's property accepts; 17 is 16 with more patience.
 _LZ4_LEVEL_MAX = 16
-# Four bytes of zstd can stand for 128 KiB, and a slice is decompressed as a whole: with slices of
-# this size the bound is exceeded by at most 64 MiB before it is noticed.
-_ZSTD_SLICE_BYTES = 2048
-# A frame's stated content size is trusted up to here: this many bytes are allocated at once.
-_ZSTD_TRUSTED_BYTES_MAX = 16 * 1024 * 1024
-# Most lz4 records decompress to less than this; larger ones are decompressed in two steps.
+# Most lz4 records decompress to less than this; larger ones are decompressed in several steps.
 _LZ4_OUTPUT_BYTES_MIN = 64 * 1024
 _LZ4_LIKELY_RATIO = 16
-# Three bytes of lz4 decompress to 64 at most.
+# Input given to zlib and lz4 at a time: they copy what they did not use, at each call.
+_SLICE_BYTES = 64 * 1024
+# Three bytes of snappy decompress to 64 at most.
 _SNAPPY_RATIO_MAX = 22
 _LZ4_FRAME_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_CONTENT_SIZE_BIT = 0x08
 
 
+# The thread's decompressor of zstd while none of its blocks are being read.
 _OF_THREAD = threading.local()
 
 
@@ -57,31 +74,50 @@ class Codec(IntEnum):
 
 
 def decompress(
-    codec: int, data: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
+    codec: int,
+    data: Buffer,
+    *,
+    bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    blocks_max: int | None = None,
 ) -> bytes | memoryview:
     """Returns the decompressed records behind a batch header.
 
     Raises UnsupportedCodec for an unknown codec, CorruptRecords if the data do not decompress, and
-    DecompressedTooLarge if they would take more than `bytes_max` bytes.
+    DecompressedTooLarge if they would take more than `bytes_max` bytes, or more than `blocks_max`
+    blocks: thousands of empty ones take milliseconds.
+    """
+    if codec == Codec.NONE:
+        return memoryview(data)
+    blocks = iter_decompressed(codec, data, bytes_max=bytes_max)
+    # A single block is not copied. A list of blocks would need their memory twice, and leave the C
+    # library with many freed pieces that it does not return to the system.
+    with BytesIO(next(blocks, b"")) as whole:
+        whole.seek(0, SEEK_END)
+        whole.writelines(islice(blocks, None if blocks_max is None else blocks_max - 1))
+        if next(blocks, None) is not None:
+            blocks.close()
+            raise DecompressedTooLarge(f"the records have more than {blocks_max} compressed blocks")
+        return whole.getvalue()
+
+
+def iter_decompressed(
+    codec: int, data: Buffer, *, bytes_max: int
+) -> Generator[bytes | memoryview, None, None]:
+    """Yields what `decompress` returns in blocks of at most BLOCK_BYTES (snappy: a block of its).
+
+    Raises the errors of `decompress`, at the block concerned. These must not keep the memory that
+    they refuse: an error often lives until the next garbage collection, together with the frames of
+    its traceback, and so with their variables.
     """
     try:
-        match codec:
-            case Codec.NONE:
-                return memoryview(data)
-            case Codec.GZIP:
-                return _gunzip(data, bytes_max)
-            case Codec.SNAPPY:
-                return _unsnappy(data, bytes_max)
-            case Codec.LZ4:
-                return _unlz4(data, bytes_max)
-            case Codec.ZSTD:
-                return _unzstd(data, bytes_max)
-            case _:
-                raise UnsupportedCodec(f"compression codec {codec} is unknown")
-    except (CorruptRecords, UnsupportedCodec):
-        raise
+        yield from _blocks(codec, data, bytes_max)
+        return
+    except (CorruptRecords, UnsupportedCodec) as error:
+        fault: CorruptRecords | UnsupportedCodec = error.with_traceback(None)
     except Exception as error:  # each library has its own error family, none shares a root
-        raise no_records(codec, error) from error
+        fault = CorruptRecords(f"{Codec(codec).name.lower()} data do not decompress: {error}")
+    # Outside of the handlers, because the error would refer to the one that is being handled.
+    raise fault
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
@@ -91,7 +127,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
             return bytes(data)
         case Codec.GZIP:
             packer = zlib.compressobj(
-                -1 if level is None else level, zlib.DEFLATED, GZIP_WINDOW_BITS
+                -1 if level is None else level, zlib.DEFLATED, _GZIP_WINDOW_BITS
             )
             return packer.compress(data) + packer.flush()
         case Codec.SNAPPY:
@@ -118,43 +154,52 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
             raise UnsupportedCodec(f"compression codec {codec} is unknown")
 
 
-def no_records(codec: int, error: Exception) -> CorruptRecords:
-    """Returns the error to raise where a codec's library raises `error`."""
-    return CorruptRecords(f"{Codec(codec).name.lower()} data do not decompress: {error}")
+def _blocks(codec: int, data: Buffer, bytes_max: int) -> Iterator[bytes | memoryview]:
+    match codec:
+        case Codec.NONE:
+            yield memoryview(data)
+        case Codec.GZIP:
+            yield from _gzip_blocks(memoryview(data), bytes_max)
+        case Codec.SNAPPY:
+            yield from _snappy_blocks(memoryview(data), bytes_max)
+        case Codec.LZ4:
+            yield from _lz4_blocks(memoryview(data), bytes_max)
+        case Codec.ZSTD:
+            yield from _zstd_blocks(memoryview(data), bytes_max)
+        case _:
+            raise UnsupportedCodec(f"compression codec {codec} is unknown")
 
 
-def too_large(bytes_max: int) -> DecompressedTooLarge:
-    """Returns the error for records that would take more than `bytes_max` bytes."""
+def _too_large(bytes_max: int) -> DecompressedTooLarge:
     return DecompressedTooLarge(f"decompressed records exceed {bytes_max} bytes")
 
 
-def _gunzip(data: Buffer, bytes_max: int) -> bytes:
-    parts: list[bytes] = []
-    left_bytes, rest = bytes_max, data
+def _gzip_blocks(view: memoryview, bytes_max: int) -> Iterator[bytes]:
+    left_bytes, position, is_first = bytes_max, 0, True
     # As Java's GZIPInputStream: reads consecutive members and ignores other trailing bytes.
-    while not parts or bytes(rest[: len(GZIP_MAGIC)]) == GZIP_MAGIC:
-        unpacker = zlib.decompressobj(GZIP_WINDOW_BITS)
-        # To zlib, a bound of 0 is none.
-        part = unpacker.decompress(rest, left_bytes + 1)
-        left_bytes -= len(part)
-        if unpacker.unconsumed_tail or left_bytes < 0:
-            raise too_large(bytes_max)
-        if not unpacker.eof:
-            raise CorruptRecords("gzip stream ends early")
-        parts.append(part)
-        rest = unpacker.unused_data
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    while is_first or view[position : position + len(_GZIP_MAGIC)] == _GZIP_MAGIC:
+        is_first = False
+        unpacker = zlib.decompressobj(_GZIP_WINDOW_BITS)
+        given: Buffer = b""
+        while not unpacker.eof:
+            if not given:
+                given = view[position : position + _SLICE_BYTES]
+                position += len(given)
+                if not given:
+                    raise CorruptRecords("gzip stream ends early")
+            # To zlib, a bound of 0 is none.
+            block = unpacker.decompress(given, min(left_bytes + 1, BLOCK_BYTES))
+            given = unpacker.unconsumed_tail
+            left_bytes -= len(block)
+            if left_bytes < 0:
+                raise _too_large(bytes_max)
+            yield block
+        position -= len(unpacker.unused_data)
 
 
-def _unsnappy(data: Buffer, bytes_max: int) -> bytes:
-    blocks = list(iter_snappy(data, bytes_max))
-    return blocks[0] if len(blocks) == 1 else b"".join(blocks)
-
-
-def iter_snappy(data: Buffer, bytes_max: int) -> Iterator[bytes]:
-    """Yields the blocks of a xerial stream, or the one of raw snappy. Raises as `decompress`."""
-    view = memoryview(data)
-    if bytes(view[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+def _snappy_blocks(view: memoryview, bytes_max: int) -> Iterator[bytes]:
+    """Yields the blocks of a xerial stream, or the one of raw snappy."""
+    if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         yield _unsnappy_block(view, bytes_max)
         return
     total_bytes = 0
@@ -187,61 +232,95 @@ def _unsnappy_block(view: memoryview, bytes_max: int) -> bytes:
             break
         shift += 7
     if length > bytes_max:
-        raise too_large(bytes_max)
+        raise _too_large(bytes_max)
     if length > _SNAPPY_RATIO_MAX * len(view):
         raise CorruptRecords(f"snappy block of {len(view)} bytes claims to become {length}")
     return bytes(cramjam.snappy.decompress_raw(view))
 
 
-def _unlz4(data: Buffer, bytes_max: int) -> bytes:
+def _lz4_blocks(view: memoryview, bytes_max: int) -> Iterator[bytes]:
     import lz4.frame
 
     unpacker = lz4.frame.LZ4FrameDecompressor()
+    left_bytes = bytes_max
     # The library allocates its whole output bound, so it is asked for a likely size first.
-    likely_bytes = min(bytes_max, max(_LZ4_OUTPUT_BYTES_MIN, _LZ4_LIKELY_RATIO * len(data)))
-    unpacked: bytes = unpacker.decompress(bytes(data), max_length=likely_bytes)
-    if not unpacker.eof and len(unpacked) == likely_bytes < bytes_max:
-        unpacked += unpacker.decompress(b"", max_length=bytes_max - likely_bytes)
+    likely_bytes = min(BLOCK_BYTES, max(_LZ4_OUTPUT_BYTES_MIN, _LZ4_LIKELY_RATIO * len(view)))
+    for start in range(0, len(view), _SLICE_BYTES):
+        given = bytes(view[start : start + _SLICE_BYTES])
+        while not unpacker.eof:
+            block = unpacker.decompress(given, max_length=min(left_bytes + 1, likely_bytes))
+            given, likely_bytes = b"", BLOCK_BYTES
+            left_bytes -= len(block)
+            if left_bytes < 0:
+                raise _too_large(bytes_max)
+            yield block
+            if unpacker.needs_input:
+                break
     if not unpacker.eof:
-        if len(unpacked) >= bytes_max:
-            raise too_large(bytes_max)
         raise CorruptRecords("lz4 frame ends early")
-    return unpacked
 
 
-def _unzstd(data: Buffer, bytes_max: int) -> bytes:
+def _zstd_blocks(view: memoryview, bytes_max: int) -> Iterator[bytes]:
     import zstandard
 
-    decompressor = getattr(_OF_THREAD, "zstd", None)
-    if decompressor is None:
-        # Creating one costs more than decompressing a small batch, and threads may not share one.
-        decompressor = _OF_THREAD.zstd = zstandard.ZstdDecompressor()
-    size_bytes = zstandard.frame_content_size(data)
-    if size_bytes > bytes_max:
-        raise too_large(bytes_max)
-    if 0 < size_bytes <= _ZSTD_TRUSTED_BYTES_MAX:
-        # An error means several frames, which Java reads, or damage: the slices below tell.
-        with suppress(zstandard.ZstdError):
-            unpacked: bytes = decompressor.decompress(data, allow_extra_data=False)
-            return unpacked
-    # Streams of Java producers do not carry the content size, so they are unpacked in slices.
-    parts: list[bytes] = []
-    total_bytes = position = 0
-    view = memoryview(data)
-    unpacker = decompressor.decompressobj()
-    while not unpacker.eof and position < len(view):
-        piece = view[position : position + _ZSTD_SLICE_BYTES]
-        part = unpacker.decompress(piece)
-        total_bytes += len(part)
-        if total_bytes > bytes_max:
-            raise too_large(bytes_max)
-        parts.append(part)
-        position += len(piece) - len(unpacker.unused_data)
-        if unpacker.eof and view[position : position + len(_ZSTD_MAGIC)] == _ZSTD_MAGIC:
+    # Creating a decompressor costs more than decompressing a small batch. It is one stream at a
+    # time, so it is taken away until the last block.
+    decompressor = vars(_OF_THREAD).pop("zstd", None) or zstandard.ZstdDecompressor()
+    left_bytes, position, window_bytes = bytes_max, 0, 0
+    try:
+        # As in Java, consecutive frames are read as one; other trailing bytes are ignored.
+        while not position or view[position : position + len(_ZSTD_MAGIC)] == _ZSTD_MAGIC:
+            frame = view[position:]
+            parameters = zstandard.get_frame_parameters(frame)
+            window_bytes = max(window_bytes, parameters.window_size)
+            size_bytes = parameters.content_size
+            if size_bytes != zstandard.CONTENTSIZE_UNKNOWN and size_bytes > left_bytes:
+                raise _too_large(bytes_max)
+            if 0 < size_bytes <= BLOCK_BYTES:
+                # In one call, which is a third faster. An error means that another frame follows,
+                # or damage: the pieces below tell.
+                with suppress(zstandard.ZstdError):
+                    block = decompressor.decompress(frame, allow_extra_data=False)
+                    yield block
+                    return
             unpacker = decompressor.decompressobj()
-    if not unpacker.eof:
-        raise CorruptRecords("zstd frame ends early")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+            for piece in _zstd_pieces(frame, min(bytes_max, BLOCK_BYTES)):
+                block = unpacker.decompress(piece)
+                position += len(piece)
+                left_bytes -= len(block)
+                if left_bytes < 0:
+                    raise _too_large(bytes_max)
+                yield block
+            if not unpacker.eof:
+                raise CorruptRecords("zstd frame ends early")
+    finally:
+        if window_bytes <= _ZSTD_KEPT_WINDOW_BYTES_MAX:
+            _OF_THREAD.zstd = decompressor
+
+
+def _zstd_pieces(frame: memoryview, piece_bytes_max: int) -> Iterator[memoryview]:
+    """Cuts a frame between its blocks, so that each piece becomes about `piece_bytes_max` at most.
+
+    The library bounds what it takes, not what it returns.
+
+        frame = head | block ... | checksum                block = head | bytes
+        head of a block, u24 = is last, bit 0 | type, 2 bits | size
+    """
+    import zstandard
+
+    blocks_max = max(1, piece_bytes_max // _ZSTD_BLOCK_BYTES_MAX)
+    start, end, block_count, is_last = 0, zstandard.frame_header_size(frame), 0, False
+    while not is_last:
+        head = int.from_bytes(frame[end : end + _ZSTD_HEAD_BYTES], "little")
+        is_last = bool(head & 1) or end >= len(frame)
+        size_bytes = 1 if head >> 1 & 3 == _ZSTD_TYPE_RLE else head >> 3
+        end += _ZSTD_HEAD_BYTES + size_bytes
+        block_count += 1
+        if is_last and zstandard.get_frame_parameters(frame).has_checksum:
+            end += _ZSTD_CHECKSUM_BYTES
+        if is_last or block_count == blocks_max:
+            yield frame[start:end]
+            start, block_count = end, 0
 
 
 # --- lz4 of message format v0 ---------------------------------------------------------------------

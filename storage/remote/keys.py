@@ -2,6 +2,7 @@
 
     cluster.json                                             the id of the cluster that owns it
     changes.json                                             the manifests that changed last
+    verify.json                                              when the archive was last verified
     metadata/log/<20-digit index>.json                       an entry of the metadata log
     metadata/snapshot/<20-digit index>.json                  a snapshot of the metadata
     groups/<partition>.log                                   the latest offsets of groups
@@ -31,6 +32,7 @@ from strandline.storage.model import Epoch, Offset, TopicId, TopicIdPartition
 
 CLUSTER_KEY = "cluster.json"
 CHANGES_KEY = "changes.json"
+VERIFY_KEY = "verify.json"
 TOPICS_PREFIX = "topics/"
 METADATA_PREFIX = "metadata/"
 METADATA_LOG_PREFIX = "metadata/log/"

@@ -10,6 +10,7 @@ from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.remote.object_store.interface import Deadlines, ObjectStore
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+from strandline.storage.urls import check_no_password
 
 # What the SDK takes: S3 was less strict once than it is for new buckets.
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}|arn:\S+")
@@ -27,6 +28,8 @@ def open_store(
 
     Opening contacts no server: call `check()` for that. Raises InvalidConfig for any other URL.
     """
+    check_no_password("object store URL", url)
+    check_no_password("endpoint URL of S3", endpoint_url or "")
     try:
         parts = urlsplit(url)
     except ValueError as error:

@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -174,8 +174,14 @@ class ChildOwner:
         except OSError as error:
             raise self._buried(child) from error
 
-    def receive(self, *, timeout_s: float = float("inf"), work: str = "it") -> object:
-        """Waits for the next message.
+    def receive(
+        self,
+        *,
+        timeout_s: float = float("inf"),
+        work: str = "it",
+        meanwhile: Callable[[], None] | None = None,
+    ) -> object:
+        """Waits for the next message; calls `meanwhile` every POLL_S, which may send.
 
         Raises the error that the child answered, and ChildFailed: it died, did not move for
         STILL_S_MAX, the broker stops, or `work` took longer than `timeout_s`. It has ended then.
@@ -183,7 +189,7 @@ class ChildOwner:
         child = self._child
         assert child is not None, "nothing was sent"
         try:
-            self._await_message(child, timeout_s, work)
+            self._await_message(child, timeout_s, work, meanwhile)
             answer = child.connection.recv()
         except (EOFError, OSError) as error:
             raise self._buried(child) from error
@@ -197,12 +203,20 @@ class ChildOwner:
         child.bound_sends()
         return child
 
-    def _await_message(self, child: ChildProcess, timeout_s: float, work: str) -> None:
+    def _await_message(
+        self,
+        child: ChildProcess,
+        timeout_s: float,
+        work: str,
+        meanwhile: Callable[[], None] | None,
+    ) -> None:
         began_s = since_s = self._clock.monotonic_s()
         activity = child.activity()
         while not child.connection.poll(min(POLL_S, timeout_s)):
             if self._closed.is_set():
                 raise ChildFailed("the broker stops")
+            if meanwhile is not None:
+                meanwhile()
             seen, now_s = child.activity(), self._clock.monotonic_s()
             if seen is None or seen != activity:
                 since_s, activity = now_s, seen

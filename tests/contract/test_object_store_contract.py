@@ -27,6 +27,7 @@ from strandline.storage.remote.object_store.interface import (
     FileBody,
     IfAbsent,
     IfMatches,
+    Lack,
     ObjectStore,
 )
 from strandline.storage.remote.open_store import open_store
@@ -174,6 +175,21 @@ def test_put_if_absent_succeeds_again_after_a_delete(store: ObjectStore) -> None
     store.delete(["a"])
     store.put("a", b"second", condition=IfAbsent())
     assert store.get("a") == b"second"
+
+
+def test_a_delete_with_an_etag_spares_another_version_where_the_store_can(
+    store: ObjectStore,
+) -> None:
+    store.try_out("probe/tried")
+    store.delete(["probe/tried"])
+    first, second = store.put("a", b"first"), store.put("a", b"second")
+    if Lack.CONDITIONAL_DELETE not in store.lacks:
+        with pytest.raises(PreconditionFailed):
+            store.delete_matching("a", first.etag)
+        assert store.get("a") == b"second"
+    store.delete_matching("a", second.etag)
+    assert list(store.list("")) == []
+    store.delete_matching("a", second.etag)
 
 
 @pytest.mark.parametrize("same_bytes", [False, True])

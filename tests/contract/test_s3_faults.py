@@ -38,6 +38,7 @@ from strandline.storage.remote.object_store.interface import (
     FileBody,
     IfAbsent,
     IfMatches,
+    Lack,
     ObjectStore,
     checksum,
 )
@@ -547,6 +548,80 @@ def test_a_server_that_ignores_conditions_is_refused(
     with pytest.raises(InvalidConfig, match=f"ignores {header}"):
         check_conditional_writes(store)
     assert list(direct.list("probe/")) == []
+
+
+def refusal(**more: str) -> Rule:
+    return Rule(action=Action.STATUS, status=501, code="NotImplemented", times=-1, **more)
+
+
+LACKING = {
+    Lack.CHECKSUMS: refusal(method="PUT|POST", if_header="x-amz-checksum-"),
+    Lack.MULTIPART: refusal(method="POST", path=r"\?uploads", if_header="x-amz-checksum-algorithm"),
+    Lack.BATCH_DELETE: refusal(method="POST", path=r"\?delete", unless_header="content-md5"),
+    Lack.CONDITIONAL_DELETE: refusal(method="DELETE", if_header="if-match"),
+}
+
+
+@pytest.mark.parametrize("lack", LACKING)
+def test_what_a_server_lacks_is_found_by_a_start_and_done_in_another_way(
+    store: S3Store,
+    direct: ObjectStore,
+    fault_proxy: FaultProxy,
+    lack: Lack,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """No segment above 64 MiB was ever archived, or nothing at all, or nothing deleted."""
+    monkeypatch.setattr(s3_uploads, "SINGLE_PUT_BYTES_MAX", 64 * 1024)
+    fault_proxy.add(LACKING[lack])
+    assert check_conditional_writes(store) is Conditions.AT_ONCE
+    # Uploads in parts and deletions have checksums too.
+    also = {Lack.MULTIPART, Lack.BATCH_DELETE} if lack is Lack.CHECKSUMS else set()
+    assert store.lacks == {lack} | also
+    assert list(direct.list("probe/")) == []
+    path = tmp_path / "large"
+    path.write_bytes(BODY)
+    body = FileBody(path=path, size_bytes=len(BODY), crc32c=checksum(BODY))
+    assert store.put("large", body, condition=IfAbsent()).crc32c == checksum(BODY)
+    manifest = store.put("small", b"first", condition=IfAbsent())
+    store.put("small", b"second", condition=IfMatches(manifest.etag))
+    assert (direct.get("large"), direct.get("small")) == (BODY, b"second")
+    store.delete(["large", "small", "absent"])
+    assert list(direct.list("")) == []
+
+
+def test_a_server_that_takes_no_checksums_is_caught_storing_other_bytes(
+    store: S3Store, direct: ObjectStore, fault_proxy: FaultProxy, tmp_path: Path
+) -> None:
+    fault_proxy.add(LACKING[Lack.CHECKSUMS])
+    path = tmp_path / "segment"
+    path.write_bytes(BODY)
+    body = FileBody(path=path, size_bytes=len(BODY), crc32c=checksum(BODY))
+    assert store.put("whole", body).size_bytes == len(BODY)
+    fault_proxy.add(Rule(action=Action.CORRUPT_UPLOAD, method="PUT", at_byte=1000))
+    with pytest.raises(ObjectCorrupt, match="was read back"):
+        store.put("damaged", body)
+    assert [info.key for info in direct.list("")] == ["whole"]
+
+
+def test_a_server_that_ignores_the_condition_of_a_delete_is_not_relied_on(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    fault_proxy.add(Rule(action=Action.DROP_HEADER, method="DELETE", header="If-Match", times=-1))
+    check_conditional_writes(store)
+    assert store.lacks == {Lack.CONDITIONAL_DELETE}
+
+
+def test_a_request_that_the_server_refuses_in_both_ways_says_nothing_of_the_server(
+    store: S3Store, fault_proxy: FaultProxy
+) -> None:
+    fault_proxy.add(
+        Rule(action=Action.STATUS, method="PUT", status=400, code="InvalidArgument", times=2)
+    )
+    with pytest.raises(TierError, match="InvalidArgument"):
+        store.put("a", b"x")
+    store.put("a", b"x")
+    assert Lack.CHECKSUMS not in store.lacks
 
 
 def test_a_server_that_keeps_conditions_one_at_a_time_is_told_by_a_race(

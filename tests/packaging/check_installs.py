@@ -76,7 +76,7 @@ def test_pip_installs_a_checkout_and_a_wheel(
     folder = tmp_path / "environment"
     run(python, "-m", "venv", folder, cwd=tmp_path)
     began = time.monotonic()
-    run(folder / "bin" / "pip", "install", "--quiet", f"{what}[cli]", cwd=tmp_path)
+    run(folder / "bin" / "pip", "install", "--quiet", what, cwd=tmp_path)
     tell(way, python, time.monotonic() - began, megabytes(folder))
     walk_first_minutes((str(folder / "bin" / "strandline"),), tmp_path)
 
@@ -88,7 +88,7 @@ def test_pipx_installs_a_checkout(
     monkeypatch.setenv("PIPX_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PIPX_BIN_DIR", str(tmp_path / "bin"))
     began = time.monotonic()
-    run(tools / "pipx", "install", "--python", python, ".[cli]", cwd=checkout)
+    run(tools / "pipx", "install", "--python", python, ".", cwd=checkout)
     tell("pipx", python, time.monotonic() - began, megabytes(tmp_path / "home"))
     walk_first_minutes((str(tmp_path / "bin" / "strandline"),), tmp_path)
 
@@ -98,7 +98,7 @@ def test_uvx_runs_a_checkout(
     python: Path, tools: Path, checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
-    command = [str(tools / "uvx"), "--python", str(python), "--from", f"{checkout}[cli]"]
+    command = [str(tools / "uvx"), "--python", str(python), "--from", str(checkout)]
     began = time.monotonic()
     assert "strandline" in run(*command, "strandline", "--version", cwd=checkout)
     tell("uvx", python, time.monotonic() - began, megabytes(tmp_path / "cache"))

@@ -33,7 +33,7 @@ import re
 import socket
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from http import HTTPStatus
@@ -73,7 +73,8 @@ UPLOADING = (Action.TRUNCATE_UPLOAD, Action.CORRUPT_UPLOAD, Action.THROTTLE_UPLO
 
 @dataclass(slots=True, kw_only=True)
 class Rule:
-    """Takes requests whose method matches whole and whose path (with query) contains `path`.
+    """Takes requests whose method matches whole and whose path (with query) contains `path`; with
+    `if_header`, a prefix, only those with such a header, and with `unless_header` the others.
 
     Lets the first `skip` of them pass and strikes the next `times` (-1: all of them).
     """
@@ -83,6 +84,8 @@ class Rule:
     path: str = ""
     skip: int = 0
     times: int = 1
+    if_header: str = ""
+    unless_header: str = ""
     status: int = 503
     code: str = "SlowDown"
     delay_s: float = HANG_S
@@ -95,8 +98,13 @@ class Rule:
     # What STALE remembers: whole answers, by what was asked.
     remembered: dict[str, bytes] = field(default_factory=dict)
 
-    def takes(self, method: str, path: str) -> bool:
-        """Whether this rule strikes now; counts itself down."""
+    def takes(self, method: str, path: str, headers: Iterable[str]) -> bool:
+        """Whether this rule strikes now; counts itself down. `headers` are lowercase names."""
+        wanted, unwanted = self.if_header, self.unless_header
+        if wanted and not any(name.startswith(wanted) for name in headers):
+            return False
+        if unwanted and any(name.startswith(unwanted) for name in headers):
+            return False
         if not re.fullmatch(self.method, method) or not re.search(self.path, path):
             return False
         if self.skip > 0:
@@ -270,7 +278,7 @@ class FaultProxy:
         """One request and its answer; whether the connection goes on."""
         head = await _read_head(link.client_reader)
         method, path = head.first_line[0], head.first_line[1]
-        rule = self._take_rule(method, path)
+        rule = self._take_rule(method, path, head.fields)
         action = rule.action if rule else None
         if rule is not None and action in (Action.LATENCY, Action.HANG):
             await asyncio.sleep(rule.delay_s)
@@ -306,9 +314,9 @@ class FaultProxy:
         await link.client_writer.drain()
         return answer.fields.get("connection", "").lower() != "close"
 
-    def _take_rule(self, method: str, path: str) -> Rule | None:
+    def _take_rule(self, method: str, path: str, headers: Iterable[str]) -> Rule | None:
         with self._lock:
-            rule = next((rule for rule in self._rules if rule.takes(method, path)), None)
+            rule = next((rule for rule in self._rules if rule.takes(method, path, headers)), None)
             self.seen.append(SeenRequest(method, path, rule.action if rule else None))
         return rule
 

@@ -35,6 +35,7 @@ from strandline.storage.remote.object_store.interface import (
     FileBody,
     IfAbsent,
     IfMatches,
+    Lack,
     ObjectInfo,
     PutBody,
     PutCondition,
@@ -110,6 +111,8 @@ class MemoryStore:
         self._faults: list[Fault] = []
         self._late: list[Callable[[], object]] = []
         self.requests: list[StoreRequest] = []
+        # As most servers today.
+        self.lacks = frozenset({Lack.CONDITIONAL_DELETE})
 
     # --- for tests ---------------------------------------------------------------------------
 
@@ -228,6 +231,15 @@ class MemoryStore:
                 self._hold_up(fault, remove, "delete", key)
                 remove()
 
+    def delete_matching(self, key: str, etag: str) -> None:
+        with self._operation("delete", check_key(key)) as fault:
+            remove = partial(self._remove_matching, key, etag)
+            self._hold_up(fault, remove, "delete", key)
+            remove()
+
+    def try_out(self, key: str) -> None:
+        """A dictionary lacks nothing."""
+
     def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
         """Uploads in memory leave no remains."""
         del older_than_ms
@@ -280,6 +292,12 @@ class MemoryStore:
             self._check_condition(key, condition)
             self._objects[key] = StoredObject(info=info, body=content)
         return info
+
+    def _remove_matching(self, key: str, etag: str) -> None:
+        with self._lock:
+            if key in self._objects and Lack.CONDITIONAL_DELETE not in self.lacks:
+                self._check_condition(key, IfMatches(etag))
+            self._objects.pop(key, None)
 
     def _remove(self, key: str) -> None:
         with self._lock:

@@ -190,6 +190,8 @@ class Partition:
                 raise PartitionGone(f"{self.topic_partition} was deleted")
             return self.append(records, origin=origin_of(records), records_checked=True)
         finally:
+            # As in `result_of`: the error of a refused batch must not keep its request's buffer.
+            del preparing
             if self._last_prepared is mine:
                 self._last_prepared = before if before and not before.done() else None
             if before is None or before.done():
@@ -216,13 +218,13 @@ class Partition:
         local = self.log.local
         return local.config.flush_messages > 1 or local.recovery_point >= end_offset
 
-    async def flush(self) -> None:
-        """Returns when everything appended before the call is on the device.
+    async def flush(self, up_to: Offset | None = None) -> None:
+        """Returns when all before `up_to`, or appended before the call, is on the device.
 
         Group commit: callers that come during an fsync share the next one. Raises StorageError to
         each of them if it fails.
         """
-        wanted_end = self.log.end_offset
+        wanted_end = self.log.end_offset if up_to is None else up_to
         while (local := self.log.local).recovery_point < wanted_end:
             if self.log.end_offset < wanted_end:
                 # The outcome of these records is unknown, and others may get their offsets.
@@ -230,7 +232,7 @@ class Partition:
             # One that has ended began before the records that are missing from the device.
             if self._flushing is None or self._flushing.done():
                 loop = asyncio.get_running_loop()
-                self._flushing = loop.run_in_executor(self._syncs, local.flush)
+                self._flushing = loop.run_in_executor(self._syncs, local.flush, wanted_end)
             try:
                 await result_of(self._flushing)
             except DiskError:

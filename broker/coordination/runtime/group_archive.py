@@ -67,6 +67,7 @@ from strandline.storage.remote.object_store.interface import (
     ObjectStore,
     PutCondition,
 )
+from strandline.storage.tiering.log.exposure import Covered, Exposure, ExposureAge, exposure
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 
@@ -302,7 +303,7 @@ def write_group_state(
 # --- keeping the bucket up to date -----------------------------------------------------------
 
 
-class _GroupsFenced(TierError):
+class GroupsFenced(TierError):
     """Another writer replaced an object of this process."""
 
 
@@ -321,11 +322,16 @@ class _Shadow:
         self.is_known = False
         # Whether the object in the bucket is this process's last write.
         self.is_ours = False
+        # What this process last wrote and what it read since; None before its first write.
+        self.covered: Covered | None = None
+        self.read = Covered(end_offset=0)
+        self.exposure_age = ExposureAge()
 
     def forget(self) -> None:
         """Forgets the object, which was deleted in the bucket."""
         self.is_known = self.is_ours = False
         self.written_offset = -1
+        self.covered = None
 
 
 class GroupArchive:
@@ -338,17 +344,22 @@ class GroupArchive:
         *,
         executor: Executor,
         clock: Clock,
+        interval_ms: int = 60_000,
         topic: str = OFFSETS_TOPIC,
         prefix: str = GROUPS_PREFIX,
     ) -> None:
-        """`logs` returns the logs of `topic` that this broker leads now."""
+        """`logs` returns the logs of `topic` that this broker leads now; `interval_ms` is the time
+        between two runs."""
+        self._interval_ms = interval_ms
         self._prefix = prefix
         self._store = store
         self._logs = logs
         self._executor = executor
         self._clock = clock
         self._shadows: dict[tuple[object, int], _Shadow] = {}
-        self._state = RetryState(prefix.rstrip("/"), topic, policy=RetryPolicy(), clock=clock)
+        self._topic = topic
+        # By partition number: one that fails does not hold up the others.
+        self._states: dict[int, RetryState] = {}
         self._is_fenced = False
         # Objects of this process that were found deleted.
         self.deleted_count = 0
@@ -359,24 +370,67 @@ class GroupArchive:
 
     async def run_once(self) -> int:
         """Writes the changed partitions; returns how many. Failures are retried by the next run."""
+        logs = {one.topic_partition.partition: one for one in tuple(self._logs())}
+        self._states = {number: self._state_of(number) for number in logs}
         written = 0
-        for unified_log in tuple(self._logs()):
-            if self._is_fenced or not self._state.may_try:
-                return written
+        for number, unified_log in logs.items():
+            state = self._states[number]
+            if self._is_fenced or not state.may_try:
+                continue
             try:
                 written += await self._follow(unified_log)
-            except _GroupsFenced as error:
+            except GroupsFenced as error:
                 self._is_fenced = True
+                state.failed(error)
                 log.error(
                     "another broker writes the groups or transactional ids of this archive, this"
                     " one stops writing them",
                     extra={"fields": {"key": error.key}},
                 )
             except (StorageError, RecordsRejected) as error:
-                self._state.failed(error)
+                state.failed(error)
             else:
-                self._state.succeeded()
+                state.succeeded()
         return written
+
+    def exposures(self) -> Iterator[Exposure | None]:
+        """The records of each partition that are not in the bucket; None where it is not known."""
+        for unified_log in self._logs():
+            local = unified_log.local
+            shadow = self._shadows.get(
+                (unified_log.topic_id, unified_log.topic_partition.partition)
+            )
+            if not local.end_offset:
+                yield Exposure()
+            elif shadow is None or shadow.local is not local or shadow.covered is None:
+                yield None
+            else:
+                age_s = self._exposure_age_s(shadow)
+                yield exposure(local, shadow.covered, age_s=age_s, promised_ms=self._interval_ms)
+
+    def _exposure_age_s(self, shadow: _Shadow) -> float:
+        if shadow.covered is None:
+            return 0.0
+        return shadow.exposure_age.note(
+            shadow.covered,
+            shadow.local.end_offset,
+            now_s=self._clock.monotonic_s(),
+            now_ms=self._clock.now_ms(),
+        )
+
+    def _state_of(self, number: int) -> RetryState:
+        known = self._states.get(number)
+        return known or RetryState(
+            self._prefix.rstrip("/"),
+            f"{self._topic}-{number}",
+            policy=RetryPolicy(),
+            clock=self._clock,
+        )
+
+    @property
+    def failing(self) -> list[RetryState]:
+        """The partitions whose upload fails now."""
+        return [state for state in self._states.values() if state.failure is not None]
 
     async def check(self) -> None:
         """Finds objects deleted in the bucket; the next run writes them. Raises StorageError."""
@@ -435,9 +489,9 @@ class GroupArchive:
             ),
             return_exceptions=True,
         )
-        for outcome in outcomes:
+        for number, outcome in zip(self._rest, outcomes, strict=True):
             if isinstance(outcome, StorageError):
-                self._state.failed(outcome)
+                self._state_of(number).failed(outcome)
             elif outcome is not None:
                 raise outcome
         return outcomes.count(None)
@@ -470,7 +524,12 @@ class GroupArchive:
             # After its folder was offline, a log may have other records at the same offsets.
             shadow = _Shadow(unified_log.local, unified_log.log_start_offset)
             self._shadows[key] = shadow
+        active = shadow.local.active_segment
         end_offset = unified_log.end_offset
+        shadow.read = Covered(
+            end_offset=end_offset, base_offset=active.base_offset, position=active.size_bytes
+        )
+        self._exposure_age_s(shadow)
         now_s = self._clock.monotonic_s()
         if end_offset == shadow.written_offset or end_offset == shadow.next_offset == 0:
             shadow.read_s = now_s
@@ -516,12 +575,13 @@ def _write(store: ObjectStore, key: str, shadow: _Shadow) -> None:
     except StorageError as error:
         is_changed = shadow.is_ours and isinstance(error, PreconditionFailed)
         if is_changed and _is_there(store, key):
-            raise _GroupsFenced(key, "put", "somebody wrote over this broker's groups") from error
+            raise GroupsFenced(key, "put", "somebody wrote over this broker's groups") from error
         # The outcome is unknown: read the object again before the next attempt.
         shadow.is_known = shadow.is_ours = False
         raise
     shadow.is_ours = True
     shadow.written_offset = shadow.next_offset
+    shadow.covered = shadow.read
 
 
 def _gone(store: ObjectStore, prefix: str, numbers: Collection[int]) -> frozenset[int]:

@@ -63,7 +63,7 @@ from strandline.broker.protocol.messages.alter_configs import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
+from strandline.broker.protocol.messages.describe_configs import ConfigResourceType, type_text
 from strandline.broker.protocol.messages.incremental_alter_configs import (
     ConfigOperation,
     IncrementalAlterConfigsRequest,
@@ -422,7 +422,7 @@ def _topic_of(key: Key) -> str:
     kind, name = key
     if kind != ConfigResourceType.TOPIC:
         raise Refusal(
-            ErrorCode.INVALID_REQUEST, f"resource type {kind} has no configuration to alter here"
+            ErrorCode.INVALID_REQUEST, f"{type_text(kind)}: there is no configuration to alter here"
         )
     if not name:
         raise Refusal(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")

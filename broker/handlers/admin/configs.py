@@ -35,6 +35,7 @@ from strandline.broker.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+    type_text,
 )
 from strandline.broker.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
@@ -153,7 +154,7 @@ class ConfigHandlers:
                 return describe_group(self._running, properties)
             case kind:
                 raise Refusal(
-                    ErrorCode.INVALID_REQUEST, f"resource type {kind} has no configuration here"
+                    ErrorCode.INVALID_REQUEST, f"{type_text(kind)}: there is no configuration here"
                 )
 
 

@@ -24,6 +24,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from strandline.broker.handlers.auth.failed_logins import FailedLogins
 from strandline.broker.handlers.dispatch.dispatch import LENGTH_BYTES, Dispatcher
 from strandline.broker.handlers.services.services import RequestContext
 from strandline.broker.network.responses import (
@@ -48,7 +49,7 @@ from strandline.broker.protocol.messages.sasl_handshake import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.api import SPECS, ApiKey
 from strandline.broker.protocol.schema.errors import ErrorCode, MalformedRequest, UnsupportedVersion
 from strandline.broker.protocol.schema.schema import Response
 from strandline.broker.security.mechanism import AuthenticationFailed, Exchange
@@ -56,6 +57,8 @@ from strandline.broker.telemetry.requests import count_errors
 from strandline.storage.clock import Clock
 
 _API_KEY = struct.Struct(">h")
+# API key and version.
+_API_HEAD = struct.Struct(">hh")
 _SASL = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 
@@ -75,28 +78,36 @@ class SaslGate(AuthenticationGate):
     """The authentication state of one connection of a SASL listener."""
 
     def __init__(
-        self, dispatcher: Dispatcher, settings: SaslSettings, *, listener: str, clock: Clock
+        self,
+        dispatcher: Dispatcher,
+        settings: SaslSettings,
+        *,
+        listener: str,
+        clock: Clock,
+        failed_logins: FailedLogins,
     ) -> None:
         super().__init__(settings.frame_bytes_max)
         self._dispatcher = dispatcher
         self._settings = settings
         self._listener = listener
         self._clock = clock
+        self._failed_logins = failed_logins
         self._mechanism = ""
         self._exchange: Exchange | None = None
         # After a handshake of version 0.
         self._is_raw = False
+        self._versions_left = 2
         self._caller: ClientIdentity | None = None
         self._ends_s = float("inf")
 
     def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
         if self._is_raw:
-            return self._raw_token(frame)
+            return self._raw_token(frame, peer)
         api_key = _API_KEY.unpack_from(frame)[0] if len(frame) >= _API_KEY.size else None
         if api_key in _SASL:
-            return self._sasl(frame, received_s)
+            return self._sasl(frame, peer, received_s)
         if self._caller is None:
-            if api_key == ApiKey.API_VERSIONS and self._exchange is None:
+            if api_key == ApiKey.API_VERSIONS and self._may_ask_versions(frame):
                 anonymous = ClientIdentity(listener=self._listener)
                 return self._dispatcher.handle(frame, peer, received_s, anonymous)
             raise CloseConnectionError("a request before the login")
@@ -106,7 +117,19 @@ class SaslGate(AuthenticationGate):
             raise CloseConnectionError("a request in the middle of a login")
         return self._dispatcher.handle(frame, peer, received_s, self._caller)
 
-    def _sasl(self, frame: memoryview, received_s: float) -> Answer:
+    def _may_ask_versions(self, frame: memoryview) -> bool:
+        """Returns whether this is the client's one request for versions.
+
+        After one of a version that we do not have it may ask again, once (KIP-511).
+        """
+        if self._exchange is not None or not self._versions_left or len(frame) < _API_HEAD.size:
+            return False
+        _, version = _API_HEAD.unpack_from(frame)
+        is_answered = version in SPECS[ApiKey.API_VERSIONS].supported
+        self._versions_left = 0 if is_answered else self._versions_left - 1
+        return True
+
+    def _sasl(self, frame: memoryview, peer: str, received_s: float) -> Answer:
         started_s = self._clock.monotonic_s()
         try:
             header = decode_request_header(frame)
@@ -119,47 +142,47 @@ class SaslGate(AuthenticationGate):
         traffic.started(header.api_version, len(frame) + LENGTH_BYTES, started_s - received_s)
         response: Response
         if isinstance(request, SaslHandshakeRequest):
-            response, reason = self._handshake(request, header.api_version)
+            response, failed = self._handshake(request, header.api_version)
         else:
             assert isinstance(request, SaslAuthenticateRequest), request
-            response, reason = self._authenticate(request)
+            response, failed = self._authenticate(request)
         count_errors(response, traffic)
         body = encode(response, header.api_version)
         parts = frame_response(header.api_key, header.api_version, header.correlation_id, body)
         traffic.answered(parts, self._clock.monotonic_s() - started_s)
-        return self._refuse(parts, reason) if reason else parts
+        return self._refuse(parts, peer, failed) if failed else parts
 
     def _handshake(
         self, request: SaslHandshakeRequest, version: int
-    ) -> tuple[SaslHandshakeResponse, str]:
-        """Returns the response, and why the connection ends after it; empty if it does not."""
+    ) -> tuple[SaslHandshakeResponse, AuthenticationFailed | None]:
+        """Returns the response, and why the connection ends after it; None if it does not."""
         known = list(self._settings.mechanisms)
         is_again = self._caller is not None
         if self._exchange is not None or (is_again and not self._settings.lifetime_ms):
             code = ErrorCode.ILLEGAL_SASL_STATE
-            return SaslHandshakeResponse(error_code=code, mechanisms=known), ""
+            return SaslHandshakeResponse(error_code=code, mechanisms=known), None
         make = self._settings.mechanisms.get(request.mechanism)
         if make is None:
             code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
             response = SaslHandshakeResponse(error_code=code, mechanisms=known)
-            return response, "an unknown mechanism of SASL"
+            return response, AuthenticationFailed("an unknown mechanism of SASL")
         if is_again and request.mechanism != self._mechanism:
             raise CloseConnectionError("a login was to be renewed by another mechanism")
         self._mechanism = request.mechanism
         self._exchange = make()
         self._is_raw = version == 0
-        return SaslHandshakeResponse(mechanisms=known), ""
+        return SaslHandshakeResponse(mechanisms=known), None
 
     def _authenticate(
         self, request: SaslAuthenticateRequest
-    ) -> tuple[SaslAuthenticateResponse, str]:
+    ) -> tuple[SaslAuthenticateResponse, AuthenticationFailed | None]:
         """As `_handshake`."""
         if self._exchange is None:
             response = SaslAuthenticateResponse(
                 error_code=ErrorCode.ILLEGAL_SASL_STATE,
                 error_message="SaslAuthenticate needs a SaslHandshake before it",
             )
-            return response, "SaslAuthenticate out of turn"
+            return response, AuthenticationFailed("SaslAuthenticate out of turn")
         try:
             token = self._step(bytes(request.auth_bytes))
         except AuthenticationFailed as error:
@@ -168,18 +191,18 @@ class SaslGate(AuthenticationGate):
                 # The answer does not tell whether the user or the password is wrong.
                 error_message="Authentication failed: Invalid username or password",
             )
-            return response, f"{self._mechanism}: {error}"
+            return response, error
         is_done = self._exchange is None
         lifetime_ms = self._settings.lifetime_ms if is_done else 0
-        return SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms), ""
+        return SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms), None
 
-    def _raw_token(self, token: memoryview) -> Answer:
+    def _raw_token(self, token: memoryview, peer: str) -> Answer:
         try:
             answer = self._step(bytes(token))
         except AuthenticationFailed as error:
             traffic = self._dispatcher.traffic_of(ApiKey.SASL_AUTHENTICATE)
             traffic.failed(ErrorCode.SASL_AUTHENTICATION_FAILED)
-            return self._refuse([], f"{self._mechanism}: {error}")
+            return self._refuse([], peer, error)
         self._is_raw = self._exchange is not None
         return with_length([answer])
 
@@ -197,7 +220,15 @@ class SaslGate(AuthenticationGate):
             self.on_open()
         return step.answer
 
-    async def _refuse(self, parts: Parts, reason: str) -> Parts:
+    async def _refuse(self, parts: Parts, peer: str, failed: AuthenticationFailed) -> Parts:
+        reason = str(failed)
+        self._failed_logins.add(
+            peer=peer,
+            listener=self._listener,
+            mechanism=self._mechanism,
+            user=failed.user,
+            reason=reason,
+        )
         await asyncio.sleep(self._settings.failed_delay_ms / 1000)
         return ClosingParts(parts, reason)
 

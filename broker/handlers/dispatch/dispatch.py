@@ -126,7 +126,7 @@ class Dispatcher:
                 return self._handle_large(header, body, peer, started_s, caller)
             if header.api_key is ApiKey.PRODUCE:
                 produce = decode_request(ProduceRequest, header.api_version, body)
-                answer = self._produce.handle(produce, header, size_bytes, started_s, peer)
+                answer = self._produce.handle(produce, header, size_bytes, started_s)
             elif header.api_key is ApiKey.FETCH:
                 answer = self._fetch.handle_body(body, header, peer, started_s)
             else:

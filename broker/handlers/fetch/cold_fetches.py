@@ -4,7 +4,8 @@ prefetched                  answered from memory, without a task
 else                        read within remote.fetch.max.wait.ms; a late read is answered
                             empty, and its download goes on for the next fetch
 larger than the budget left answered empty, except the first batch of an answer
-the store is unavailable    answered empty, after the full wait
+the store is unavailable    answered empty, after the full wait; KAFKA_STORAGE_ERROR once the
+                            reader has asked in vain for some seconds (`unanswered.py`)
 held back for live traffic  finished reads do not wait for late ones: at the lowest pace, a
                             partition's next download may be seconds away
 """
@@ -25,15 +26,21 @@ from strandline.broker.handlers.fetch.partition_answers import (
 )
 from strandline.broker.handlers.fetch.plan import FetchPass, FetchPlan
 from strandline.broker.handlers.fetch.sessions import WantedPartition
+from strandline.broker.handlers.fetch.unanswered import LATE_S, UNAVAILABLE_S, UnansweredReads
 from strandline.broker.protocol.messages.fetch import FetchResponsePartition
 from strandline.broker.telemetry.requests import RemoteWaits
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.tasks import begin
-from strandline.storage.errors import RecordsRejected, StorageError, TierUnavailable
+from strandline.storage.errors import (
+    RecordsRejected,
+    StorageError,
+    TierUnavailable,
+)
 from strandline.storage.model import Isolation, Offset
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.tiering.log.cold_read import RemoteRead
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.policy.quota import QuotaExceeded
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +78,8 @@ class ColdFetches:
         self._wait_ms_max = wait_ms_max
         self._bytes_max = bytes_max
         self._waits = waits
+        self._clock = clock
+        self._unanswered = UnansweredReads()
         self._quiet_log = QuietLog(log, clock, quiet_s=FAILURE_TOLD_AGAIN_S)
 
     def read(self, plan: FetchPlan, found: FetchPass) -> Awaitable[None] | None:
@@ -113,6 +122,10 @@ class ColdFetches:
         is_unavailable = False
         for position, partition, reading in coming:
             if reading not in done:
+                # What makes way for live traffic is late on purpose.
+                if self._bytes_max() is None and self._asked_s(found, position) >= LATE_S:
+                    error = TierUnavailable(str(partition.topic_partition), "read", "no answer")
+                    self._refuse(found, position, partition, error)
                 continue
             outcome = reading.result()
             if isinstance(outcome, RemoteRead):
@@ -132,7 +145,7 @@ class ColdFetches:
         partition: Partition,
         error: RecordsRejected | StorageError,
     ) -> None:
-        """Answers a failed read with an error, or empty while the store is unavailable."""
+        """Answers a failed read with an error, or empty while the store is briefly unavailable."""
         wanted = found.answers[position][0]
         if isinstance(error, StorageError):
             partition.traffic.remote_fetch_errors += 1
@@ -144,9 +157,19 @@ class ColdFetches:
                 (where, type(error).__name__),
                 {"partition": str(where), "offset": wanted.fetch_offset, "error": str(error)},
             )
-        if not isinstance(error, TierUnavailable):
+        is_brief = isinstance(error, QuotaExceeded) or (
+            isinstance(error, TierUnavailable) and self._asked_s(found, position) < UNAVAILABLE_S
+        )
+        if not is_brief:
             answer = error_answer(wanted.partition, error.kafka_code, partition)
             found.answers[position] = (wanted, partition, answer)
+
+    def _asked_s(self, found: FetchPass, position: int) -> float:
+        """Returns for how long the reader has asked for this offset in vain."""
+        wanted, partition, _ = found.answers[position]
+        assert partition is not None, wanted
+        key = partition.topic_partition, wanted.fetch_offset
+        return self._unanswered.unanswered(key, self._clock.monotonic_s())
 
     def _share(self, plan: FetchPlan, found: FetchPass) -> int:
         """Returns the byte budget of each cold partition."""
@@ -165,6 +188,7 @@ class ColdFetches:
         read: RemoteRead,
     ) -> None:
         wanted = found.answers[position][0]
+        self._unanswered.answered((partition.topic_partition, wanted.fetch_offset))
         if not read.buffers and read.next_offset > wanted.fetch_offset:
             # Compaction removed all archived records behind the offset: the rest is local.
             behind = replace(wanted, fetch_offset=read.next_offset)

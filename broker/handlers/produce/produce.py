@@ -17,10 +17,10 @@ the connection: the client would not learn of it otherwise. acks=all is acks=1 w
 one replica. `min.insync.replicas` refuses nothing then: no more replicas can be in sync than there
 are (Kafka's Partition.effectiveMinIsr).
 
-Versions 0 to 2, which Apache Kafka 4 advertises and refuses, are served as batches of v2. A worker
-thread (`storage/local/log/preparation.py`) prepares them, batches with an impossible max timestamp,
-and batches of topics that need more than the header; a coroutine answers, in request order. First
-batches are validated (`first_batch_checks.py`).
+The times of all records are read, for the batch's max timestamp. Versions 0 to 2, which Apache
+Kafka 4 advertises and refuses, are served as batches of v2. A worker thread prepares them, large
+batches, those whose max timestamp is wrong, and those of topics that need more of their records
+(`storage/local/log/preparation.py`); a coroutine answers, in request order.
 
 A client above `producer_byte_rate` is answered at once, with the time for which it is muted; with
 acks=0 it is just muted.
@@ -53,7 +53,6 @@ from strandline.broker.handlers.produce.deferred_answers import (
     complete,
     record_errors,
 )
-from strandline.broker.handlers.produce.first_batch_checks import FirstBatchChecks
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import Services
 from strandline.broker.network.responses import Answer, CloseConnectionError, Parts, ThrottledParts
@@ -90,7 +89,6 @@ from strandline.storage.records.batch.batch import (
     CRC_START,
     HEADER_BYTES,
 )
-from strandline.storage.records.batch.max_timestamp import says_too_early
 from strandline.storage.records.compression import Codec
 
 log = logging.getLogger(__name__)
@@ -116,8 +114,6 @@ class _Asked(NamedTuple):
     header: RequestHeader
     size_bytes: int
     started_s: float
-    # Set for new connections: their first batches are validated.
-    new_peer: str
     # Of a request with several batches, the partitions that join a transaction together.
     together: Set[TopicPartition] = frozenset()
 
@@ -135,7 +131,6 @@ class ProduceHandler:
         self._traffic = services.traffic.apis[ApiKey.PRODUCE]
         self._now_s = services.clock.monotonic_s
         self._quiet_log = QuietLog(log, services.clock)
-        self._first_batches = FirstBatchChecks(services.clock.monotonic_s)
 
     def handle(
         self,
@@ -143,16 +138,13 @@ class ProduceHandler:
         header: RequestHeader,
         size_bytes: int,
         started_s: float,
-        peer: str,
     ) -> Answer:
         """Returns the framed answer, now or after an fsync; None for acks=0.
 
-        `size_bytes` is that of the whole request, received at `started_s` from `peer`.
+        `size_bytes` is that of the whole request, received at `started_s`.
         """
         self._pace.saw_live(started_s)
-        if not self._first_batches.is_new(peer):
-            peer = ""
-        asked = _Asked(header, size_bytes, started_s, peer)
+        asked = _Asked(header, size_bytes, started_s)
         topics = request.topics
         if len(topics) == 1 and len(topics[0].partitions) == 1 and request.acks != 0:
             wanted = topics[0].partitions[0]
@@ -375,20 +367,13 @@ class ProduceHandler:
         assert partition is not None
         assert wanted.records is not None
         try:
-            self._check(wanted.records, partition, asked)
+            _check_codec(wanted.records, asked.header.api_version)
             if request.transactional_id is None:
                 return partition.append(wanted.records)
             origin = self._origin_of(request, partition, asked, wanted.records)
             return partition.append(wanted.records, origin=origin)
         except (RecordsRejected, StorageError) as error:
             return self._failed(wanted.index, partition, error)
-
-    def _check(self, records: memoryview, partition: Partition, asked: _Asked) -> None:
-        """Raises RecordsRejected for zstd of an old client, or bad first batches of a new one."""
-        if FIRST_VERSION_WITH_BATCHES <= asked.header.api_version < FIRST_VERSION_WITH_ZSTD:
-            _refuse_zstd(records)
-        if asked.new_peer:
-            self._first_batches.look(asked.new_peer, records, partition.log.local.config)
 
     def _origin_of(
         self,
@@ -452,7 +437,7 @@ class ProduceHandler:
         assert wanted.records is not None
         prepares = prepare if version >= FIRST_VERSION_WITH_BATCHES else prepare_old
         try:
-            self._check(wanted.records, partition, asked)
+            _check_codec(wanted.records, asked.header.api_version)
             return await partition.append_prepared(
                 asyncio.get_running_loop().run_in_executor(
                     self._workers,
@@ -507,10 +492,9 @@ def _must_prepare(partition: Partition | None, wanted: ProducePartition, version
     """Returns whether the batch cannot be appended as received."""
     if partition is None or wanted.records is None:
         return False
-    config, records = partition.log.local.config, wanted.records
-    if version >= FIRST_VERSION_WITH_BATCHES and config.stores_as_sent:
-        return says_too_early(records) and needs_preparation(records, config)
-    return version < FIRST_VERSION_WITH_BATCHES or needs_preparation(records, config)
+    if version < FIRST_VERSION_WITH_BATCHES:
+        return True
+    return needs_preparation(wanted.records, partition.log.local.config)
 
 
 def _close_on_error(topics: list[ProduceResponseTopic]) -> None:
@@ -547,9 +531,12 @@ def _refusal_code(request: ProduceRequest, partition: Partition) -> ErrorCode | 
     return None
 
 
-def _refuse_zstd(records: memoryview) -> None:
-    """Raises UnsupportedCodec for a zstd batch: clients this old cannot read it back (KIP-110)."""
-    if len(records) >= HEADER_BYTES:
+def _check_codec(records: memoryview, version: int) -> None:
+    """Raises UnsupportedCodec for zstd of a client that could not read it back (KIP-110)."""
+    if (
+        FIRST_VERSION_WITH_BATCHES <= version < FIRST_VERSION_WITH_ZSTD
+        and len(records) >= HEADER_BYTES
+    ):
         (attributes,) = ATTRIBUTES_FIELD.unpack_from(records, CRC_START)
         if attributes & CODEC_MASK == Codec.ZSTD:
             raise UnsupportedCodec("zstd needs Produce version 7 or newer")

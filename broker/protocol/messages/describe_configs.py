@@ -32,6 +32,12 @@ class ConfigResourceType(IntEnum):
     GROUP = 32
 
 
+def type_text(kind: int) -> str:
+    """`client metrics (resource type 16)`, as an answer names a type."""
+    names = {one.value: one.name.lower().replace("_", " ") for one in ConfigResourceType}
+    return f"{names[kind]} (resource type {kind})" if kind in names else f"resource type {kind}"
+
+
 class ConfigSource(IntEnum):
     UNKNOWN = 0
     TOPIC_CONFIG = 1

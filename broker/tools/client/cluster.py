@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from confluent_kafka import (
     ConsumerGroupTopicPartitions,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicCollection,
@@ -257,8 +258,11 @@ class Cluster:
     def start_offsets(self, partitions: Sequence[Key]) -> dict[Key, int]:
         return self._offsets(partitions, OffsetSpec.earliest())
 
-    def end_offsets(self, partitions: Sequence[Key]) -> dict[Key, int]:
-        return self._offsets(partitions, OffsetSpec.latest())
+    def end_offsets(
+        self, partitions: Sequence[Key], *, committed_only: bool = False
+    ) -> dict[Key, int]:
+        """Returns the ends; with `committed_only`, the offsets of the oldest open transactions."""
+        return self._offsets(partitions, OffsetSpec.latest(), committed_only=committed_only)
 
     def offsets_at(
         self, partitions: Sequence[Key], timestamp_ms: TimestampMs
@@ -267,12 +271,17 @@ class Cluster:
         found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
         return {key: None if offset < 0 else offset for key, offset in found.items()}
 
-    def _offsets(self, partitions: Sequence[Key], spec: OffsetSpec) -> dict[Key, int]:
+    def _offsets(
+        self, partitions: Sequence[Key], spec: OffsetSpec, *, committed_only: bool = False
+    ) -> dict[Key, int]:
         if not partitions:
             return {}
         futures = self._admin.list_offsets(
             {TopicPartition(topic, partition): spec for topic, partition in partitions},
             request_timeout=REQUEST_SECONDS_MAX,
+            isolation_level=(
+                IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
+            ),
         )
         return {
             (place.topic, place.partition): int(

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
-from strandline.storage.extras import how_to_install
 from strandline.storage.system.host_names import is_host_name
 
 if TYPE_CHECKING:
@@ -31,7 +30,8 @@ REQUEST_SECONDS_MAX = 30.0
 LOGIN_TRY_SECONDS = 0.25
 LOGIN_TRIES_MAX = 20
 
-_INSTALL = how_to_install("cli")
+# The schemes that librdkafka takes in front of an address.
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 # Remedies by the code's name in librdkafka.
 _REMEDIES: Mapping[str, str] = {
@@ -51,11 +51,17 @@ _REMEDIES: Mapping[str, str] = {
     "OFFSET_OUT_OF_RANGE": "strandline topic describe NAME  shows where the log starts and ends",
     "INVALID_TIMESTAMP": "does this machine's clock agree with the broker's? The bounds are"
     " message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
+    "INVALID_RECORD": "in a compacted topic every record needs a key (--key, --key-separator)",
     "_UNKNOWN_PARTITION": "strandline topic describe NAME  shows the partitions there are",
     "_TIMED_OUT": "the broker took the connection and did not answer: see its log",
     "_TRANSPORT": "the connection broke; does the listener expect TLS or SASL? see -X",
     "_ALL_BROKERS_DOWN": "the advertised address may be another one: see advertised.listeners",
 }
+
+
+# A part of Kafka's text for a legal name that another topic has, but for '.' and '_'.
+_COLLISION = "collides with existing topic"
+_COLLIDES = "names that differ in '.' and '_' alone have one name in metrics: choose another one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +152,13 @@ def pair(text: str) -> tuple[str, str]:
 
 def split_address(address: str) -> tuple[str, int]:
     """Splits `host:port`, `[::1]:port` or `host`. Raises WrongUse."""
-    address = address.rpartition("://")[2]
+    scheme, has_scheme, rest = address.rpartition("://")
+    if has_scheme and scheme.upper() not in _PROTOCOLS:
+        raise WrongUse(
+            f"{address!r} is the address of no broker: write HOST:PORT",
+            remedy="an address of metrics is for strandline status --metrics URL",
+        )
+    address = rest
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
         host, port = address, str(DEFAULT_PORT)
@@ -154,17 +166,6 @@ def split_address(address: str) -> tuple[str, int]:
     if not host or not is_host_name(host) or not port.isdigit() or not 0 < int(port) < 65536:
         raise WrongUse(f"{address!r} is no HOST:PORT")
     return host, int(port)
-
-
-def require_library() -> None:
-    """Raises ToolFailure when the extra is not installed."""
-    try:
-        import confluent_kafka  # noqa: F401
-    except ImportError:
-        raise ToolFailure(
-            "this command speaks to brokers with confluent-kafka, which is not installed",
-            remedy=_INSTALL,
-        ) from None
 
 
 @contextmanager
@@ -195,4 +196,5 @@ def failure_of(error: KafkaError, what: str) -> ToolFailure:
     said = str(error.str() or name).rstrip(".")
     # librdkafka does not explain local timeouts; the name at least identifies them.
     reason = said if name in said else f"{said} ({name})"
-    return ToolFailure(f"{what}: {reason}", remedy=_REMEDIES.get(name, ""))
+    remedy = _COLLIDES if _COLLISION in said else _REMEDIES.get(name, "")
+    return ToolFailure(f"{what}: {reason}", remedy=remedy)

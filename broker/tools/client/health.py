@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.storage.plurals import counted
 
@@ -20,6 +20,20 @@ QUEUE_MS_MAX = 200.0
 QUEUED_COUNT_MIN = 1000
 # Less than one segment of the default size: the next one may not fit.
 FREE_BYTES_MIN = 1024**3
+
+# What it means that work for the archive fails.
+LACKING_UPKEEP = {
+    "purge": "objects of a deleted topic stay in the bucket",
+    "groups": "a restore would lose the newest offsets of groups",
+    "transactions": "a restore would lose the newest transactional ids",
+    "list": "changes.json is old, so replicas ask for every manifest",
+    "mirror": "a restore would lose the newest changes of topics",
+    "look": "nobody looks whether objects were deleted",
+}
+
+REPLICA_LAG = "strandline_replica_lag_seconds"
+# As in the alert.
+REPLICA_LAG_S_MAX = 600.0
 
 # Reasons why segments are never archived without an operator's action.
 STUCK = {
@@ -42,12 +56,20 @@ REFUSED = {
     "StoreFull": "there is no room",
 }
 
+# What is done on a server that lacks a kind of request.
+INSTEAD = {
+    "checksums": "what is written is read back, as the server takes no checksums",
+    "multipart": "large segments go in one request, as the server takes no parts",
+    "batch_delete": "objects are deleted one by one",
+}
+
 _REFUSED_RUNBOOKS = {
     "AccessDenied": "accessdenied--credentials-or-policy",
     "StoreFull": "remote-tier-has-no-room--the-store-is-full",
 }
 _STORE = "runbooks/store"
 _DELETED = "runbooks/archive-damage#were-deleted-in-the-bucket--metadata-were-deleted"
+_BEHIND = "runbooks/store#metadata-does-not-reach-the-bucket"
 
 _SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: \S+)?")
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
@@ -67,13 +89,15 @@ class MetricSample:
 class HealthCheck:
     """The result of one check: `trouble` is empty if all is well; `figure` is always set.
 
-    `runbook` is what `strandline docs` takes: a page, and the anchor of its section.
+    `runbook` is what `strandline docs` takes: a page, and the anchor of its section. Without
+    `is_known` nobody has looked: that is no trouble, and not well either.
     """
 
     what: str
     figure: str
     trouble: str = ""
     runbook: str
+    is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,25 +249,97 @@ def _transactions(page: Page) -> Iterator[HealthCheck]:
 
 
 def _archive(page: Page) -> Iterator[HealthCheck]:
+    """Checks of the remote tier. One trouble of the store explains all that waits for it."""
     if not page.has("strandline_remote_up"):
         yield HealthCheck(what="archive", figure="there is no remote tier", runbook="")
         return
-    is_up = page.value("strandline_remote_up") == 1
-    yield HealthCheck(
-        what="object store",
-        figure="answers" if is_up else "unreachable",
-        trouble="" if is_up else "nothing is archived, and nothing freed",
-        runbook=f"{_STORE}#remote-tier-is-unreachable--the-object-store-is-unreachable",
-    )
-    writes = _writes(page)
+    store, writes = _store(page), _writes(page)
+    if page.has(REPLICA_LAG):
+        writes = replace(writes, figure="none: this is a read-only replica")
+    is_down = bool(store.trouble)
+    if is_down:
+        writes = replace(writes, figure="not known", trouble="")
+    yield store
     yield writes
+    for check in _work_on_store(page):
+        if check.trouble and (is_down or writes.trouble):
+            yield replace(check, figure=f"{check.figure}: it waits for the store", trouble="")
+        else:
+            yield check
+    yield _stuck(page)
+    if not page.has(REPLICA_LAG):
+        yield _deleted(page)
+    yield _reads(page)
+
+
+def _store(page: Page) -> HealthCheck:
+    down = page.all("strandline_remote_down_seconds")
+    is_up = page.value("strandline_remote_up") == 1
+    is_refused = bool(down) and down[0].labels.get("error") in REFUSED
+    figure = "refuses reads" if is_refused else "unreachable"
+    if is_up:
+        answers = page.all("strandline_remote_last_answer_seconds")
+        told = [f"a {one.labels.get('what')} {one.value:,.0f} s ago" for one in answers]
+        figure = f"answered {' and '.join(told)}" if told else "answers"
+    trouble = "" if is_up else "nothing is archived, and nothing freed"
+    if down:
+        trouble = f"for {down[0].value:,.0f} s {trouble}: {down[0].labels.get('reason', '')}"
+    anchor = (
+        _REFUSED_RUNBOOKS["AccessDenied"]
+        if is_refused
+        else "remote-tier-is-unreachable--the-object-store-is-unreachable"
+    )
+    return HealthCheck(
+        what="object store", figure=figure, trouble=trouble, runbook=f"{_STORE}#{anchor}"
+    )
+
+
+def _upkeep(page: Page) -> HealthCheck:
+    """Work for the archive that is of no partition; each kind is named with what it costs."""
+    failing = page.all("strandline_remote_upkeep_failing_seconds")
+    longest: dict[str, MetricSample] = {}
+    for sample in sorted(failing, key=lambda sample: -sample.value):
+        longest.setdefault(sample.labels.get("activity", ""), sample)
+    return HealthCheck(
+        what="groups, deleted topics",
+        figure="fails" if failing else "works",
+        trouble="; ".join(
+            f"{LACKING_UPKEEP.get(activity, activity)} ({one.labels.get('subject')} for"
+            f" {one.value:,.0f} s: {one.labels.get('error')})"
+            for activity, one in longest.items()
+        ),
+        runbook=f"{_STORE}#tiering-does-not-succeed--copying-fails-with-an-error",
+    )
+
+
+def _replica(page: Page) -> HealthCheck:
+    lag_s = page.value(REPLICA_LAG)
+    is_late = lag_s > REPLICA_LAG_S_MAX
+    return HealthCheck(
+        what="read-only replica",
+        figure=f"{lag_s:,.0f} s behind what its origin archived",
+        trouble="it does not get on; the log says why" if is_late else "",
+        runbook=f"{_STORE}#tiering-does-not-succeed--copying-fails-with-an-error",
+    )
+
+
+def _work_on_store(page: Page) -> Iterator[HealthCheck]:
+    """The checks that a store explains that is down or refuses writes."""
+    if page.has(REPLICA_LAG):
+        yield _replica(page)
+        failing = page.all("strandline_remote_copy_failing_seconds")
+        yield HealthCheck(
+            what="reading manifests",
+            figure="fails" if failing else "works",
+            trouble=_failing_text(failing) if failing else "",
+            runbook=f"{_STORE}#tiering-does-not-succeed--copying-fails-with-an-error",
+        )
+        return
     is_owned = page.value("strandline_remote_archive_owned", 1.0) == 1
-    # Writes prove the ownership: while they fail, that is the trouble.
-    is_fine = is_owned or bool(writes.trouble)
     yield HealthCheck(
         what="owns the archive",
         figure="yes" if is_owned else "no",
-        trouble="" if is_fine else "another broker does, or it is not known yet; see the log",
+        trouble="" if is_owned else "another broker does, or it is not known yet; see the log",
         runbook="runbooks/copying#the-archive-is-another-brokers--two-brokers-with-one-identity",
     )
     for what, name in (
@@ -257,16 +353,14 @@ def _archive(page: Page) -> Iterator[HealthCheck]:
             trouble=_failing_text(failing) if failing else "",
             runbook=f"{_STORE}#tiering-does-not-succeed--copying-fails-with-an-error",
         )
-    yield _stuck(page)
+    yield _upkeep(page)
     behind = int(page.value("strandline_metadata_mirror_lag"))
     yield HealthCheck(
         what="metadata in the bucket",
         figure="up to date" if not behind else f"{counted(behind, 'change')} behind",
         trouble="the log says why, if it stays so" if behind else "",
-        runbook=_DELETED,
+        runbook=_BEHIND,
     )
-    yield _deleted(page)
-    yield _reads(page)
 
 
 def _reads(page: Page) -> HealthCheck:
@@ -302,7 +396,8 @@ def _writes(page: Page) -> HealthCheck:
     refused = page.all("strandline_remote_writes_refused_seconds")
     if refused:
         kind = refused[0].labels.get("error", "")
-        why = f"{REFUSED.get(kind, kind)}; what is archived is served, nothing is copied"
+        reason = refused[0].labels.get("reason", "")
+        why = f"{REFUSED.get(kind, kind)}; what is archived is served, nothing is copied: {reason}"
         trouble = f"for {refused[0].value:,.0f} s {why}"
         return HealthCheck(
             what="writes to the archive",
@@ -313,6 +408,8 @@ def _writes(page: Page) -> HealthCheck:
     is_safe = page.value("strandline_remote_conditions_atomic", 1.0) == 1
     # With one broker it is safe: this is shown, and is no alert.
     figure = "taken" if is_safe else "taken, safe with this broker alone; see the log of its start"
+    lacking = [one.labels.get("request", "") for one in page.all("strandline_remote_lacking")]
+    figure = "; ".join((figure, *(INSTEAD.get(name, f"without {name}") for name in lacking)))
     return HealthCheck(what="writes to the archive", figure=figure, runbook="")
 
 

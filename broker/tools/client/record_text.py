@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import Json, is_utf8, printable, utc_text
@@ -22,6 +23,12 @@ from strandline.broker.tools.client.timestamps import LAST_MOMENT_MS
 from strandline.storage.model import NO_TIMESTAMP, TimestampMs
 from strandline.storage.plurals import counted
 
+# The members that `consume --json` writes.
+_RECORD_MEMBERS = (
+    *("topic", "partition", "offset", "timestamp", "headers"),
+    *("key", "key_base64", "value", "value_base64"),
+)
+_HEADER_MEMBERS = ("name", "value", "value_base64")
 # How many bytes of a binary value are shown.
 HEX_BYTES_SHOWN = 32
 _DIM, _CYAN, _YELLOW, _RESET = "\x1b[2m", "\x1b[36m", "\x1b[33m", "\x1b[0m"
@@ -117,10 +124,15 @@ def record_of_json(line: bytes) -> NewRecord:
         raise WrongUse(f"a line is no JSON: {error}") from None
     if not isinstance(document, dict):
         raise WrongUse("a line is JSON, but no object with key and value")
+    _check_members(document, _RECORD_MEMBERS)
+    if not document.keys() & {"value", "value_base64"}:
+        raise WrongUse('a line without a value; a tombstone is written as "value": null')
     timestamp = document.get("timestamp")
     headers = document.get("headers") or []
     if not isinstance(headers, list) or not all(isinstance(h, dict) for h in headers):
         raise WrongUse('headers are a list of {"name": ..., "value": ...}')
+    for header in headers:
+        _check_members(header, _HEADER_MEMBERS)
     if timestamp is not None and type(timestamp) is not int:
         raise WrongUse("a timestamp is a number of milliseconds")
     if timestamp is not None and timestamp > LAST_MOMENT_MS:
@@ -135,9 +147,22 @@ def record_of_json(line: bytes) -> NewRecord:
     )
 
 
+def _check_members(document: Mapping[str, object], known: Collection[str]) -> None:
+    """Raises WrongUse for a member that has no meaning: a misspelt value would be no value."""
+    for name in document:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            meant = f"; is {near[0]!r} meant?" if near else f"; there are {', '.join(known)}"
+            raise WrongUse(f"unknown member {printable(name)!r}{meant}")
+
+
 def _content(document: Mapping[str, object], name: str) -> bytes | None:
-    encoded = document.get(f"{name}_base64")
-    if isinstance(encoded, str):
+    if f"{name}_base64" in document:
+        encoded = document[f"{name}_base64"]
+        if document.get(name) is not None:
+            raise WrongUse(f"both {name} and {name}_base64: write one of them")
+        if not isinstance(encoded, str):
+            raise WrongUse(f"{name}_base64 is no text")
         try:
             return base64.b64decode(encoded, validate=True)
         # Non-ASCII is a ValueError, and so is the library's own error.

@@ -11,7 +11,6 @@ from strandline.broker.tools.client.connection import (
     DEFAULT_BOOTSTRAP,
     ClusterConnection,
     connection_of,
-    require_library,
 )
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import is_utf8, printable
@@ -106,8 +105,7 @@ def chosen_connection(options: argparse.Namespace) -> ClusterConnection:
 
 
 def connect(connection: ClusterConnection) -> Cluster:
-    """Connects to the cluster. Raises ToolFailure without the library, or if no broker answers."""
-    require_library()
+    """Connects to the cluster. Raises ToolFailure if no broker answers."""
     from strandline.broker.tools.client.cluster import Cluster
 
     return Cluster(connection)

@@ -9,18 +9,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strandline.broker.tools.client.connection import (
+    ClusterConnection,
     failure_of,
     quiet_logger,
     settings_checked,
 )
-from strandline.broker.tools.client.failures import WrongUse
+from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.printing import remark
+from strandline.broker.tools.client.reading import Reading, stopped_text
 from strandline.broker.tools.client.record_text import ReadRecord, json_of, line_of
 from strandline.broker.tools.client.timestamps import duration_ms, moment_ago_ms, moment_ms
 from strandline.broker.tools.commands.command_parser import (
@@ -36,7 +38,7 @@ from strandline.storage.model import Offset, TimestampMs
 from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
+    from confluent_kafka import Consumer, KafkaError, Message
 
     from strandline.broker.tools.client.cluster import Cluster, Key
 
@@ -48,6 +50,10 @@ TIMESTAMP_NOT_AVAILABLE = 0
 ASSIGNMENT_S = 15.0
 # How many partitions without the requested offset are named.
 STRAYS_SHOWN = 10
+_UNREADABLE = (
+    "there are more records: the broker does not answer, or cannot read them from its archive; its"
+    " log and `strandline status` say why"
+)
 
 
 _EXAMPLES = """
@@ -110,7 +116,10 @@ def _position(options: argparse.Namespace) -> Position:
         return Position(Start.OFFSET, int(text))
     if text.isascii() and text.startswith("-") and text[1:].isdigit():
         return Position(Start.LAST, int(text[1:]))
-    raise WrongUse(f"--from {text!r}: write start, end, an offset, or -N for the last N")
+    raise WrongUse(
+        f"--from {text!r}: write start, end, an offset, or -N for the last N",
+        remedy="--since begins at a time: 1d (ago), or 2026-11-20T18:00:00Z",
+    )
 
 
 def _since_ms(text: str) -> int:
@@ -154,61 +163,121 @@ def _consume(options: argparse.Namespace) -> int:
             "a group continues where it stopped; --from and --since cannot move it",
             remedy="strandline group reset-offsets GROUP does",
         )
+    clock = SystemClock()
     cluster = connect(connection)
     topics = list(dict.fromkeys(options.topics))
     keys = cluster.partitions(dict.fromkeys(topics, options.partition))
     from confluent_kafka import Consumer, TopicPartition
 
+    errors: list[KafkaError] = []
+    settings: dict[str, Any] = {
+        **connection.client_settings(
+            # librdkafka requires one even if it is not used.
+            group_id=options.group or "strandline-cli",
+            enable_auto_commit=options.group is not None,
+            enable_auto_offset_store=False,
+            auto_offset_reset=_reset(options, position),
+            enable_partition_eof=True,
+        ),
+        "error_cb": errors.append,
+    }
     with settings_checked():
-        consumer = Consumer(
-            connection.client_settings(
-                # librdkafka requires one even if it is not used.
-                group_id=options.group or "strandline-cli",
-                enable_auto_commit=options.group is not None,
-                enable_auto_offset_store=False,
-                auto_offset_reset="earliest" if position.start is Start.START else "latest",
-                enable_partition_eof=True,
-            ),
-            logger=quiet_logger(),
-        )
+        consumer = Consumer(settings, logger=quiet_logger())
     is_waiting = position.start is Start.END and not options.until_end and not options.group
     try:
         if options.group is not None:
             consumer.subscribe(topics)
+            reading = Reading({}, {}, clock.monotonic_s())
         else:
-            starts = _starts(cluster, position, keys, quiet=options.quiet)
+            ends = _Ends.of(cluster, connection, keys)
+            starts = _starts(cluster, position, keys, ends, quiet=options.quiet)
             consumer.assign([TopicPartition(*key, offset) for key, offset in starts.items()])
+            reading = Reading(starts, ends.readable, clock.monotonic_s())
+            if options.until_end and not options.quiet:
+                for line in ends.undecided():
+                    remark(line)
         if is_waiting and not options.quiet:
             remark("waiting for new records; --from start reads those that are there, Ctrl-C ends")
-        count = _copy(consumer, options, silence_ms_max)
+        _copy(
+            consumer, options, reading, silence_ms_max, lambda: _watch(errors, connection, reading)
+        )
     except KeyboardInterrupt:
         return 0
     finally:
         consumer.close()
     if not options.quiet:
-        remark(counted(count, "record"))
+        remark(counted(reading.count, "record"))
     return 0
 
 
+def _reset(options: argparse.Namespace, position: Position) -> str:
+    """Where librdkafka goes on if an offset is gone: elsewhere only where somebody said so."""
+    if position.start is Start.START:
+        return "earliest"
+    return "latest" if options.group is not None else "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ends:
+    """The ends of partitions, and how far this consumer's isolation level lets it read."""
+
+    last: Mapping[Key, int]
+    readable: Mapping[Key, int]
+
+    @classmethod
+    def of(cls, cluster: Cluster, connection: ClusterConnection, keys: Sequence[Key]) -> _Ends:
+        last = cluster.end_offsets(keys)
+        # As librdkafka's default.
+        if connection.settings.get("isolation.level", "read_committed") != "read_committed":
+            return cls(last=last, readable=last)
+        return cls(last=last, readable=cluster.end_offsets(keys, committed_only=True))
+
+    def undecided(self) -> Iterator[str]:
+        """Names the partitions with records that nobody can read before a transaction ends."""
+        for key in [key for key in sorted(self.last) if self.readable[key] < self.last[key]][
+            :STRAYS_SHOWN
+        ]:
+            count = self.last[key] - self.readable[key]
+            yield (
+                f"{_place(key)}: {counted(count, 'offset')} from {self.readable[key]} on wait for"
+                " an open transaction; -X isolation.level=read_uncommitted reads them"
+            )
+
+
+def _watch(errors: list[KafkaError], connection: ClusterConnection, reading: Reading) -> None:
+    """Raises ToolFailure if no broker has been reachable for long."""
+    from confluent_kafka import KafkaError
+
+    now_s = SystemClock().monotonic_s()
+    all_down = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001  the library's own name
+    if any(error.code() == all_down for error in errors):
+        reading.brokers_away(now_s)
+    errors.clear()
+    if reading.is_away(now_s):
+        connection.check_reachable()
+        reading.brokers_back()
+
+
 def _starts(
-    cluster: Cluster, position: Position, keys: Sequence[Key], *, quiet: bool
+    cluster: Cluster, position: Position, keys: Sequence[Key], ends: _Ends, *, quiet: bool
 ) -> dict[Key, int]:
     """Returns the start offset of each partition; always inside its log."""
     if position.start is Start.START:
         return cluster.start_offsets(keys)
-    ends = cluster.end_offsets(keys)
     if position.start is Start.END:
-        return ends
+        return dict(ends.readable)
     if position.start is Start.MOMENT:
         found = cluster.offsets_at(keys, TimestampMs(position.number))
-        return {key: ends[key] if offset is None else offset for key, offset in found.items()}
+        return {
+            key: ends.readable[key] if offset is None else offset for key, offset in found.items()
+        }
     starts = cluster.start_offsets(keys)
     if position.start is Start.LAST:
-        return {key: max(ends[key] - position.number, starts[key]) for key in keys}
-    for line in _strays(position.number, starts, ends):
+        return {key: max(ends.readable[key] - position.number, starts[key]) for key in keys}
+    for line in _strays(position.number, starts, ends.last):
         if not quiet:
             remark(line)
-    return {key: min(max(position.number, starts[key]), ends[key]) for key in keys}
+    return {key: min(max(position.number, starts[key]), ends.last[key]) for key in keys}
 
 
 def _strays(offset: Offset, starts: Mapping[Key, int], ends: Mapping[Key, int]) -> list[str]:
@@ -236,59 +305,85 @@ def _place(key: Key) -> str:
     return f"{key[0]}-{key[1]}"
 
 
-def _copy(consumer: Consumer, options: argparse.Namespace, silence_ms_max: int | None) -> int:
-    """Writes records until a limit is reached; returns how many."""
+def _copy(
+    consumer: Consumer,
+    options: argparse.Namespace,
+    reading: Reading,
+    silence_ms_max: int | None,
+    watch: Callable[[], None],
+) -> None:
+    """Writes records until a limit is reached; `watch` raises when no broker is left.
+
+    Raises ToolFailure where it stops before its end.
+    """
     write = _writer(options)
     clock = SystemClock()
-    heard_s = clock.monotonic_s()
-    at_end: set[Key] = set()
-    count = 0
-    waits_from_s: float | None = None if options.group is None or options.quiet else heard_s
+    waits_from_s = None if options.group is None or options.quiet else clock.monotonic_s()
     while True:
         wanted = RECORDS_PER_POLL
         if options.max_messages is not None:
-            wanted = min(wanted, options.max_messages - count)
+            wanted = min(wanted, options.max_messages - reading.count)
             if wanted <= 0:
-                return count
+                return
         messages = consumer.consume(wanted, POLL_SECONDS)
-        for message in _records(messages, at_end):
+        now_s = clock.monotonic_s()
+        for message in _records(messages, reading, now_s):
             write(_seen(message))
-            count += 1
             if options.group is not None:
                 consumer.store_offsets(message)
         if messages:
             sys.stdout.flush()
-            heard_s = clock.monotonic_s()
         assigned = {(place.topic, place.partition) for place in consumer.assignment()}
         if assigned:
             waits_from_s = None
-        elif waits_from_s is not None and clock.monotonic_s() - waits_from_s >= ASSIGNMENT_S:
+        elif waits_from_s is not None and now_s - waits_from_s >= ASSIGNMENT_S:
             waits_from_s = None
-            remark(
-                "still without a partition: other members have them all (strandline group describe"
-                f" {options.group}), or the group is not served (strandline status)"
-            )
-        if options.until_end and assigned and assigned <= at_end:
-            return count
-        silence_ms = (clock.monotonic_s() - heard_s) * 1000
-        if silence_ms_max is not None and silence_ms >= silence_ms_max:
-            return count
+            remark(f"still without a partition: {_unassigned(options)}")
+        if options.until_end and assigned and not reading.unread(assigned):
+            return
+        silence_s = reading.silence_s(now_s)
+        is_over = silence_ms_max is not None and silence_s * 1000 >= silence_ms_max
+        if is_over and assigned and not reading.unread(assigned):
+            return
+        try:
+            watch()
+        except ToolFailure as failure:
+            raise _stopped(reading, assigned, silence_s, str(failure)) from None
+        if is_over and not assigned:
+            raise _stopped(reading, assigned, silence_s, _unassigned(options))
+        if is_over or reading.is_stalled(assigned, now_s):
+            raise _stopped(reading, assigned, silence_s, _UNREADABLE)
 
 
-def _records(messages: Sequence[Message], at_end: set[Key]) -> Iterator[Message]:
-    """Yields messages that are records; notes partitions read to their end."""
+def _unassigned(options: argparse.Namespace) -> str:
+    return (
+        f"other members have them all (strandline group describe {options.group}), or the group is"
+        " not served (strandline status)"
+    )
+
+
+def _stopped(reading: Reading, assigned: Iterable[Key], silence_s: float, why: str) -> ToolFailure:
+    what = stopped_text(reading.count, reading.unread(assigned), silence_s=silence_s)
+    return ToolFailure(what, remedy=why)
+
+
+def _records(messages: Sequence[Message], reading: Reading, now_s: float) -> Iterator[Message]:
+    """Yields messages that are records; notes how far each partition is read."""
     from confluent_kafka import KafkaError
 
     for message in messages:
         error = message.error()
         key = (str(message.topic()), int(message.partition() or 0))
+        offset = int(message.offset() or 0)
         if error is None:
-            at_end.discard(key)
+            reading.read(key, offset, now_s)
             yield message
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  the library's own name
-            at_end.add(key)
+            reading.reached_end(key, offset, now_s)
         else:
-            raise failure_of(error, f"cannot read {message.topic() or 'the topic'}")
+            place = reading.unread([key])
+            where = str(place[0]) if place else message.topic() or "the topic"
+            raise failure_of(error, f"cannot read {where} after {counted(reading.count, 'record')}")
 
 
 def _seen(message: Message) -> ReadRecord:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 from strandline.broker.tools.commands.kafka_flags import translate_flags
@@ -113,6 +114,14 @@ def given_name(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("the name is empty")
     return text
+
+
+def archive_url(text: str) -> str:
+    """For `add_argument`: the URL of an archive; of a folder also its path, as `./archive`.
+
+    A path shows by its first character: a bare word is more likely a bucket without its `s3://`.
+    """
+    return Path(text).absolute().as_uri() if text.startswith((".", "/")) else text
 
 
 def add_command(

@@ -18,7 +18,6 @@ from strandline.broker.tools.client.connection import (
     failure_of,
     pair,
     quiet_logger,
-    require_library,
     settings_checked,
 )
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
@@ -124,7 +123,6 @@ def _produce(options: argparse.Namespace) -> int:
     topic, source, quiet = options.topic, options.file, options.quiet
     connection = chosen_connection(options)
     headers = [(name, value.encode()) for name, value in map(pair, options.header)]
-    require_library()
     if options.key is not None and options.key_separator is not None:
         raise WrongUse("--key and --key-separator exclude each other")
     if options.key_separator == "":

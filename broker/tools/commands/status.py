@@ -6,15 +6,24 @@ names the addresses, no Kafka client is needed.
 
 from __future__ import annotations
 
+import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from http.client import HTTPException
+from threading import Event
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from strandline.broker.tools.client.connection import ClusterConnection
+from strandline.broker.tools.client.exposure import (
+    TopicExposure,
+    check_exposure,
+    check_verified,
+    exposed_topics,
+    loss_line,
+)
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.health import (
     HealthCheck,
@@ -28,7 +37,7 @@ from strandline.broker.tools.client.printing import Json, print_json, say
 from strandline.broker.tools.client.tables import print_table
 from strandline.broker.tools.commands.command_parser import connect
 from strandline.storage.clock import SystemClock
-from strandline.storage.plurals import human_bytes
+from strandline.storage.plurals import counted, human_bytes, human_seconds
 from strandline.storage.system.host_names import is_host_name
 
 if TYPE_CHECKING:
@@ -41,6 +50,8 @@ HTTP_SECONDS_MAX = 15.0
 # A page of 20,000 partitions has a few MB.
 PAGE_BYTES_MAX = 64 * 1024 * 1024
 _DAY_S = 86_400.0
+# Clears a terminal, and begins at its top.
+_CLEARED = "\x1b[2J\x1b[H"
 # Monitoring addresses are internal, so requests bypass the machine's proxy.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -60,16 +71,34 @@ class _Seen:
         return max(0.0, SystemClock().now_ms() / 1000 - began_s)
 
 
-def status(connection: ClusterConnection, urls: Sequence[str], *, as_json: bool) -> int:
-    """Returns the exit code: 0 if all is well, 3 if not. Raises ToolFailure, WrongUse."""
+def status(
+    connection: ClusterConnection, urls: Sequence[str], *, as_json: bool, topics_max: int | None
+) -> int:
+    """Returns the exit code: 0 if all is well, 3 if not. Raises ToolFailure, WrongUse.
+
+    Prints `topics_max` topics at most, those with most at stake first; None: all, by name.
+    """
     named = [(url, _checked(url)) for url in urls] or list(_of_cluster(connect(connection)))
     seen = [_read_status(name, url) for name, url in named]
     if as_json:
         print_json([_document(broker) for broker in seen])
     else:
         for broker in seen:
-            _print(broker)
+            _print(broker, topics_max)
     return TROUBLE if any(check.trouble for broker in seen for check in broker.checks) else 0
+
+
+def watch(look: Callable[[], int], *, interval_s: float) -> int:
+    """Looks again and again, until SIGINT; a broker that cannot be read is one line of it."""
+    while True:
+        if sys.stdout.isatty():
+            sys.stdout.write(_CLEARED)
+        try:
+            look()
+        except ToolFailure as failure:
+            say(str(failure))
+        sys.stdout.flush()
+        Event().wait(interval_s)
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -118,7 +147,11 @@ def _read_status(name: str, url: str) -> _Seen:
         unready = ""
     except _Unready as error:
         unready = str(error)
-    return _Seen(name=name, url=url, page=page, checks=check_broker(page, unready))
+    checks = check_broker(page, unready)
+    if page.has("strandline_exposed_records"):
+        now_s = SystemClock().now_ms() / 1000
+        checks += [check_exposure(page), check_verified(page, now_s)]
+    return _Seen(name=name, url=url, page=page, checks=checks)
 
 
 class _Unready(ToolFailure):
@@ -145,23 +178,18 @@ def _get(url: str) -> str:
 # --- printing --------------------------------------------------------------------------------
 
 
-def _print(broker: _Seen) -> None:
+def _print(broker: _Seen, topics_max: int | None) -> None:
+    say(f"if this machine burned now: {loss_line(broker.page)}")
     release = next(
         (s.labels.get("version", "") for s in broker.page.all("strandline_build_info")), ""
     )
-    say(f"{broker.name}: strandline {release}, up for {_length(broker.up_s)}")
+    say(f"{broker.name}: strandline {release}, up for {human_seconds(broker.up_s)}")
     width = max(len(check.what) for check in broker.checks)
     for check in broker.checks:
-        mark = "✗" if check.trouble else "✓"
+        mark = "✗" if check.trouble else "✓" if check.is_known else "?"
         trouble = f": {check.trouble}" if check.trouble else ""
         say(f"  {mark} {check.what.ljust(width)}  {check.figure}{trouble}")
-    found = tiers(broker.page)
-    if found:
-        print_table(
-            "",
-            ("topic", "on disk", "in the archive", "to be copied", "to be deleted"),
-            [_cells(topic) for topic in found],
-        )
+    _print_topics(broker.page, topics_max)
     requests = store_requests(broker.page)
     if requests:
         days = max(broker.up_s, 1.0) / _DAY_S
@@ -170,29 +198,52 @@ def _print(broker: _Seen) -> None:
         rate = f"; {total / days:,.0f} a day" if days >= 1 else ""
         say(f"requests to the object store since the start: {counts}{rate}")
     runbooks = dict.fromkeys(check.runbook for check in broker.checks if check.trouble)
-    say("what to do:" if runbooks else "all is well")
+    is_known = all(check.is_known for check in broker.checks)
+    well = "all is well" if is_known else "all is well, as far as anybody has looked"
+    say("what to do:" if runbooks else well)
     for runbook in runbooks:
         say(f"  strandline docs {runbook}")
 
 
-def _cells(topic: TopicTiers) -> tuple[str, ...]:
+def _print_topics(page: Page, topics_max: int | None) -> None:
+    found, exposed = tiers(page), exposed_topics(page)
+    if topics_max is not None and len(found) > topics_max:
+        found.sort(key=lambda topic: _stake(topic, exposed), reverse=True)
+    shown = found[:topics_max]
+    if not shown:
+        return
+    heads = ("topic", "on disk", "in the archive", "only here", "to be copied", "to be deleted")
+    print_table("", heads, [_cells(topic, exposed.get(topic.topic)) for topic in shown])
+    left = found[len(shown) :]
+    if left:
+        on_disk = human_bytes(sum(topic.local_bytes for topic in left))
+        archived = human_bytes(sum(topic.archive_bytes for topic in left))
+        say(
+            f"and {counted(len(left), 'topic')} with less at stake: {on_disk} on disk, {archived}"
+            " in the archive; --all-topics shows them"
+        )
+
+
+def _stake(topic: TopicTiers, exposed: Mapping[str, TopicExposure]) -> tuple[float, ...]:
+    """What puts a topic first: lateness, records on one machine alone, and bytes."""
+    at_stake = exposed.get(topic.topic, TopicExposure())
+    return at_stake.late_s, at_stake.size_bytes, topic.copy_lag_bytes, topic.local_bytes
+
+
+def _cells(topic: TopicTiers, exposed: TopicExposure | None) -> tuple[str, ...]:
+    only_here = "-" if exposed is None else human_bytes(exposed.size_bytes)
+    if exposed is not None and exposed.records:
+        only_here = (
+            f"{only_here}, {counted(exposed.records, 'record')}, {human_seconds(exposed.age_s)}"
+        )
     return (
         topic.topic,
         human_bytes(topic.local_bytes),
         human_bytes(topic.archive_bytes),
+        only_here,
         human_bytes(topic.copy_lag_bytes),
         human_bytes(topic.delete_lag_bytes),
     )
-
-
-def _length(seconds: float) -> str:
-    """Formats `3 d 4 h`, `12 min`, `30 s`: the two largest units at most."""
-    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // _DAY_S)
-    if days:
-        return f"{days} d {hours % 24} h"
-    if hours:
-        return f"{hours} h {minutes % 60} min"
-    return f"{minutes} min" if minutes else f"{int(seconds)} s"
 
 
 def _document(broker: _Seen) -> Json:
@@ -205,11 +256,22 @@ def _document(broker: _Seen) -> Json:
             {
                 "check": check.what,
                 "figure": check.figure,
+                "known": check.is_known,
                 "trouble": check.trouble,
                 "runbook": check.runbook if check.trouble else "",
             }
             for check in broker.checks
         ],
+        "if_burned_now": loss_line(broker.page),
+        "exposed": {
+            topic: {
+                "records": exposed.records,
+                "size_bytes": exposed.size_bytes,
+                "age_seconds": int(exposed.age_s),
+                "late_seconds": int(exposed.late_s),
+            }
+            for topic, exposed in exposed_topics(broker.page).items()
+        },
         "topics": [asdict(topic) for topic in tiers(broker.page)],
         "store_requests": store_requests(broker.page),
     }

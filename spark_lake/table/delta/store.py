@@ -51,7 +51,7 @@ from strandline.spark_lake.table.errors import (
     TableRefused,
     naming_table,
 )
-from strandline.spark_lake.table.iceberg.places import DELTA_LOG, names_in, place_of
+from strandline.spark_lake.table.iceberg.places import DELTA_LOG, missing_paths, names_in, place_of
 from strandline.spark_lake.table.iceberg.writer import delete_files
 from strandline.spark_lake.table.offsets import WIDENED_PROPERTY, TableOffsets, widened
 from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
@@ -65,6 +65,8 @@ OFFSETS_AGE_MS = 3 * 24 * 3_600_000
 # Of the table's configuration: what Delta has no words for, and a later sync keeps.
 ORDER_PROPERTY = "strandline.order"
 CODEC_PROPERTY = "strandline.codec"
+# Of Delta, for tables whose columns are renamed or dropped without a rewrite.
+MAPPING_PROPERTY = "delta.columnMapping.mode"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,13 @@ class DeltaStore:
                 raise TableRefused(
                     f"table {self.name} has no transaction of {APP_ID}: no sync made it, and its"
                     " rows may be of anything; name another table"
+                )
+            mode = self._table.metadata().configuration.get(MAPPING_PROPERTY, "none")
+            if mode != "none":
+                raise TableRefused(
+                    f"table {self.name} has column mapping ({MAPPING_PROPERTY}={mode}): its files"
+                    " name columns otherwise than the table, and files of a sync would be read as"
+                    " nulls. Name another table, and leave its columns as they are"
                 )
             path = self._offsets_path(number)
             with self.io.new_input(path).open() as source:
@@ -175,6 +184,11 @@ class DeltaStore:
                 )
             found.setdefault(int(value), []).append(one)
         return found
+
+    def missing_files(self) -> Sequence[str]:
+        paths = [one.path for one in self.files()]
+        with naming_table(self.name, "list the files of"):
+            return missing_paths(self.io, self._url, paths)
 
     def reopen(self, paths: Sequence[str]) -> Sequence[WrittenFile]:
         with naming_table(self.name, "add rows to"):

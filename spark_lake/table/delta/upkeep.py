@@ -18,11 +18,13 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pf
 from deltalake import WriterProperties
 from deltalake.exceptions import CommitFailedError
 
 from strandline.spark_lake.table.delta.store import DeltaStore
+from strandline.spark_lake.table.delta.writer import is_folder_too_long
 from strandline.spark_lake.table.errors import naming_table
 from strandline.spark_lake.table.iceberg.places import place_of
 from strandline.spark_lake.table.offsets import TableOffsets
@@ -69,6 +71,16 @@ class DeltaUpkeep:
             for one in self._store.files()
         ]
 
+    def as_stored(self, rows: Any) -> Any:
+        """In the log of a Delta table an empty text is null."""
+        for name in self._store.loaded.metadata().partition_columns:
+            position = rows.schema.get_field_index(name)
+            if position >= 0 and pa.types.is_string(rows.column(position).type):
+                column = rows.column(position)
+                text = pc.if_else(pc.equal(column, ""), pa.scalar(None, column.type), column)
+                rows = rows.set_column(position, rows.schema.field(position), text)
+        return rows
+
     def read(self, file: LiveFile, columns: Sequence[str] | None = None) -> Iterator[Any]:
         rows = self._store.writer(uuid.uuid4().hex).read(file.entry, columns)
         yield from rows.combine_chunks().to_batches()
@@ -88,7 +100,7 @@ class DeltaUpkeep:
             # 2
             try:
                 done = table.optimize.compact(
-                    target_size=settings.small_bytes, writer_properties=writing
+                    self._compactable(), target_size=settings.small_bytes, writer_properties=writing
                 )
                 report.rewritten_files = done["numFilesRemoved"]
                 report.new_files = done["numFilesAdded"]
@@ -108,6 +120,17 @@ class DeltaUpkeep:
             )
             report.orphans = len(deleted)
         return report
+
+    def _compactable(self) -> list[tuple[str, str, Any]] | None:
+        """Filters of partitions: deltalake cannot make the folders of long texts, which stay."""
+        found = [one.entry.partition for one in self._store.files()]
+        filters: list[tuple[str, str, Any]] = []
+        for column in self._store.loaded.metadata().partition_columns:
+            values = {one[column] for one in found}
+            long = {one for one in values if is_folder_too_long(self.name, {column: one})}
+            if long:
+                filters.append((column, "not in", sorted(str(one) for one in long)))
+        return filters or None
 
     def _has_tables_below(self) -> bool:
         """Whether there is a table in a folder below, whose files look like orphans of this one."""

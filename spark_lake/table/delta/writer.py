@@ -22,6 +22,7 @@ from pyiceberg.io import FileIO
 
 from strandline.spark_lake.table.conform import columns_of, conform, cut_by
 from strandline.spark_lake.table.errors import failed
+from strandline.spark_lake.table.iceberg.places import is_too_long
 from strandline.spark_lake.table.iceberg.writer import delete_files
 from strandline.spark_lake.table.store import PartitionRows, WrittenFile
 
@@ -66,7 +67,9 @@ class DeltaWriter:
         inside = [one for one in self.schema if one.name not in self.partition_by]
         rows = conform(rows, pa.schema(inside))
         partition = dict(zip(self.partition_by, map(partition_text, key), strict=True))
-        place = f"{_folder(partition)}{self._file_count:05d}-{self.attempt}.parquet"
+        # Most readers take the values from the log, also without such a folder.
+        folder = "" if is_folder_too_long(self.url, partition) else _folder(partition)
+        place = f"{folder}{self._file_count:05d}-{self.attempt}.parquet"
         self._file_count += 1
         path = f"{self.url}/{place}"
         try:
@@ -130,6 +133,11 @@ def _folder(partition: Mapping[str, str | None]) -> str:
         for name, text in partition.items()
     ]
     return "".join(parts)
+
+
+def is_folder_too_long(url: str, partition: Mapping[str, str | None]) -> bool:
+    """Whether files of a partition lie outside of a folder of its values."""
+    return is_too_long(url, _folder(partition))
 
 
 def partition_text(value: object) -> str | None:

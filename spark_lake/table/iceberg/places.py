@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow.fs as pf
@@ -18,12 +20,27 @@ from strandline.spark_lake.table.errors import TableUnavailable
 FOLDERS = ("data", "metadata")
 # What makes a folder a Delta table.
 DELTA_LOG = "_delta_log"
+# Of one name in a folder, and of the key of an object in S3 less what a table's location has.
+NAME_BYTES_MAX = 255
+KEY_BYTES_MAX = 700
 # Metadata files that are opened to find another catalog's table at the same location.
 METADATA_FILES_MAX = 100
+_NUMBER = re.compile(r"v?(\d+)")
 
 
-def other_table(io: Any, location: str, table_uuid: str | None, *, known: set[str]) -> str | None:
-    """The uuid of another table with rows whose metadata lies at this location.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherTable:
+    """A table that another catalog names, or named."""
+
+    uuid: str
+    # Its newest metadata files: several, if a commit was refused.
+    newest: Sequence[str]
+
+
+def other_table(
+    io: Any, location: str, table_uuid: str | None, *, known: set[str]
+) -> OtherTable | None:
+    """Another table with rows whose metadata lies at this location.
 
     A table without snapshots is left over from a creation that did not end. Raises OSError.
     """
@@ -45,8 +62,19 @@ def other_table(io: Any, location: str, table_uuid: str | None, *, known: set[st
             # Torn, or deleted meanwhile by the table that wrote it.
             continue
         if has_rows and uuid != table_uuid:
-            return uuid
+            return OtherTable(uuid=uuid, newest=_newest([prefix + one.path for one in found]))
     return None
+
+
+def _newest(paths: Sequence[str]) -> list[str]:
+    """The metadata files with the greatest number, which catalogs begin their names with."""
+
+    def number(path: str) -> int:
+        digits = _NUMBER.match(path.rpartition("/")[2])
+        return int(digits[1]) if digits else -1
+
+    greatest = max(map(number, paths))
+    return [one for one in paths if number(one) == greatest]
 
 
 def names_in(io: Any, location: str) -> set[str]:
@@ -54,6 +82,31 @@ def names_in(io: Any, location: str) -> set[str]:
     system, path, _ = place_of(io, location)
     found = system.get_file_info(pf.FileSelector(path, allow_not_found=True))
     return {one.base_name for one in found}
+
+
+def is_too_long(location: str, folders: str) -> bool:
+    """Whether a store has no room for the names of these folders, as of long texts."""
+    is_folder = location.startswith("file:")
+    names = folders.split("/") if is_folder else []
+    return len(folders.encode()) > KEY_BYTES_MAX or any(
+        len(one.encode()) > NAME_BYTES_MAX for one in names
+    )
+
+
+def missing_paths(io: FileIO, location: str, paths: Iterable[str]) -> list[str]:
+    """Those of a table's files below its location that are not there any more. Raises OSError.
+
+    Another catalog's `io` is not asked.
+    """
+    if not isinstance(io, PyArrowFileIO):
+        return []
+    system, path, prefix = place_of(io, location)
+    below = [one for one in paths if normalized(io, one, location).startswith(f"{prefix}{path}/")]
+    if not below:
+        return []
+    selector = pf.FileSelector(path, recursive=True, allow_not_found=True)
+    found = {prefix + one.path for one in system.get_file_info(selector)}
+    return [one for one in below if normalized(io, one, location) not in found]
 
 
 def delete_paths(io: FileIO, paths: Iterable[str]) -> int:

@@ -37,7 +37,13 @@ from strandline.spark_lake.table.errors import (
     naming_table,
 )
 from strandline.spark_lake.table.iceberg.layout import TableLayout, sorted_by
-from strandline.spark_lake.table.iceberg.places import DELTA_LOG, names_in, other_table
+from strandline.spark_lake.table.iceberg.places import (
+    DELTA_LOG,
+    FOLDERS,
+    missing_paths,
+    names_in,
+    other_table,
+)
 from strandline.spark_lake.table.iceberg.schema import check_schema, iceberg_schema
 from strandline.spark_lake.table.iceberg.writer import (
     IcebergWriter,
@@ -202,6 +208,12 @@ class IcebergStore:
                 rows.append(written_file(task.file, task.file.spec_id))
         return found
 
+    def missing_files(self) -> Sequence[str]:
+        table = self.loaded
+        with naming_table(self.name, "list the files of"):
+            paths = [task.file.file_path for task in table.scan().plan_files()]
+            return missing_paths(table.io, f"{table.location()}/{FOLDERS[0]}", paths)
+
     def reopen(self, paths: Sequence[str]) -> Sequence[WrittenFile]:
         table = self.loaded
         with naming_table(self.name, "add rows to"):
@@ -342,9 +354,10 @@ class IcebergStore:
         other = other_table(io, self._location, None, known=set())
         if other is not None:
             raise TableRefused(
-                f"{self._location} has a table already, {other}, which another catalog names, or"
-                " which was dropped without its files. Open that catalog (--catalog), or give"
-                " the new table another --warehouse"
+                f"{self._location} has a table already, {other.uuid}, which another catalog names,"
+                " or which was dropped without its files. Open that catalog (--catalog), or give"
+                " the new table another --warehouse. If that catalog is lost, register the table"
+                f" in this one (register_table); its newest metadata: {', '.join(other.newest)}"
             )
 
 

@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.fs as pf
-import pyarrow.parquet as pq
 from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -23,7 +21,6 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
-from strandline.spark_lake.table.conform import columns_of, conform
 from strandline.spark_lake.table.errors import (
     FilesOutdated,
     TableRefused,
@@ -36,8 +33,8 @@ from strandline.spark_lake.table.iceberg.places import (
     other_table,
     place_of,
 )
+from strandline.spark_lake.table.iceberg.reader import read_rows
 from strandline.spark_lake.table.iceberg.store import IcebergStore, remove_snapshots
-from strandline.spark_lake.table.iceberg.writer import names_by_id
 from strandline.spark_lake.table.offsets import TableOffsets
 from strandline.spark_lake.table.store import FileWriter, WrittenFile
 from strandline.spark_lake.table.upkeep.maintain import (
@@ -48,9 +45,6 @@ from strandline.spark_lake.table.upkeep.maintain import (
 from strandline.spark_lake.table.upkeep.maintained import LiveFile, StoredFile
 from strandline.spark_lake.table.upkeep.retention import Kept
 from strandline.storage.clock import SystemClock
-
-# Rows in memory while a file is read.
-BATCH_ROWS = 32 * 1024
 
 
 class IcebergTable:
@@ -104,17 +98,12 @@ class IcebergTable:
                 for task in self._table.scan(row_filter=AlwaysTrue()).plan_files()
             ]
 
+    def as_stored(self, rows: Any) -> Any:
+        return rows
+
     def read(self, file: LiveFile, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        wanted = columns_of(self.schema, columns)
-        with (
-            naming_table(self._store.name, f"read {file.path} of"),
-            self._table.io.new_input(file.path).open() as source,
-        ):
-            parquet = pq.ParquetFile(source)
-            known = names_by_id(parquet.schema_arrow, wanted)
-            for batch in parquet.iter_batches(BATCH_ROWS, columns=list(known)):
-                rows = pa.Table.from_batches([batch]).rename_columns(known)
-                yield from conform(rows, wanted).combine_chunks().to_batches()
+        with naming_table(self._store.name, f"read {file.path} of"):
+            yield from read_rows(self._table.io, self._table.metadata, file.entry, columns)
 
     def replace(
         self, old: Sequence[LiveFile], new: Sequence[WrittenFile], properties: Mapping[str, str]
@@ -193,7 +182,7 @@ class IcebergTable:
         other = other_table(table.io, table.location(), str(table.metadata.table_uuid), known=named)
         if other is not None:
             raise TableRefused(
-                f"{table.location()} has the table {other} too, which another catalog names:"
+                f"{table.location()} has the table {other.uuid} too, which another catalog names:"
                 " nothing was deleted. Give one of the two a --warehouse of its own, or delete"
                 " the metadata files of the one that is no longer used"
             )

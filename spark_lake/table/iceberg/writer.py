@@ -7,27 +7,28 @@ file's name has the id of the attempt in it.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import ParquetFormatWriter, parquet_file_to_data_file, schema_to_pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.transforms import DayTransform, Transform
 from pyiceberg.typedef import Record
+from pyiceberg.types import IcebergType
 
 from strandline.spark_lake.table.conform import columns_of, conform, cut_by
 from strandline.spark_lake.table.errors import failed
 from strandline.spark_lake.table.iceberg.layout import sort_order_id
-from strandline.spark_lake.table.iceberg.places import delete_paths
+from strandline.spark_lake.table.iceberg.places import delete_paths, is_too_long
+from strandline.spark_lake.table.iceberg.reader import null_counts, read_rows, refuse_nulls
 from strandline.spark_lake.table.store import FileRole, PartitionRows, WrittenFile
-
-_FIELD_ID = b"PARQUET:field_id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +54,12 @@ class IcebergWriter:
         return schema_to_pyarrow(self.metadata.schema())
 
     def read(self, file: WrittenFile, columns: Sequence[str] | None = None) -> Any:
-        """Not by pyiceberg, whose reader makes a null list an empty one."""
         wanted = columns_of(self.schema, columns)
         try:
-            with self.io.new_input(file.path).open() as source:
-                parquet = pq.ParquetFile(source)
-                known = names_by_id(parquet.schema_arrow, wanted)
-                rows = parquet.read(list(known))
+            rows = list(read_rows(self.io, self.metadata, file.entry.data_file, columns))
         except (OSError, pa.ArrowException) as error:
             raise failed("read", file.path, error) from error
-        return conform(rows.rename_columns(known), wanted)
+        return pa.Table.from_batches(rows, wanted)
 
     def cut(self, rows: Any) -> Iterable[PartitionRows]:
         """By the values of the partition fields; a key is the tuple of them."""
@@ -74,7 +71,7 @@ class IcebergWriter:
         for one in spec.fields:
             source = schema.find_field(one.source_id)
             column = rows.column(schema.find_column_name(one.source_id))
-            values.append(one.transform.pyarrow_transform(source.field_type)(column))
+            values.append(_transformed(one.transform, source.field_type, column))
         yield from cut_by(
             pa.table(values, names=[str(place) for place in range(len(values))]), rows
         )
@@ -92,11 +89,16 @@ class IcebergWriter:
             partition_spec=spec,
             schema=schema,
         )
+        given: Counter[int] = Counter()
+        for field_id, count in null_counts(rows, schema):
+            given[field_id] += count
         rows = conform(rows, schema_to_pyarrow(schema))
         properties = self.metadata.properties
         places = load_location_provider(self.metadata.location, properties)
+        # Iceberg's readers take the values of partitions from the metadata, never from folders.
+        is_named = spec.fields and not is_too_long(self.metadata.location, partition.to_path())
         path = places.new_data_location(
-            f"{self._file_count:05d}-{self.attempt}.parquet", partition if spec.fields else None
+            f"{self._file_count:05d}-{self.attempt}.parquet", partition if is_named else None
         )
         self._file_count += 1
         output = self.io.new_output(path)
@@ -106,6 +108,8 @@ class IcebergWriter:
             size_bytes = len(output)
         except (OSError, pa.ArrowException) as error:
             raise failed("write", path, error) from error
+        counts = file.result().to_serialized_dict()
+        refuse_nulls(path, schema, counts["null_value_counts"] or {}, given)
         made = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=path,
@@ -116,7 +120,7 @@ class IcebergWriter:
             spec_id=spec.spec_id,
             equality_ids=None,
             key_metadata=None,
-            **file.result().to_serialized_dict(),
+            **counts,
         )
         return written_file(made, spec.spec_id)
 
@@ -127,11 +131,12 @@ class IcebergWriter:
         delete_files(self.io, files)
 
 
-def names_by_id(file_schema: Any, wanted: Any) -> dict[str, str]:
-    """The names in `wanted` of a file's columns, by field id: somebody may have renamed one."""
-    names = {one.metadata[_FIELD_ID]: one.name for one in wanted}
-    ids = {one.name: (one.metadata or {}).get(_FIELD_ID) for one in file_schema}
-    return {name: names[field_id] for name, field_id in ids.items() if field_id in names}
+def _transformed(transform: Transform[Any, Any], kind: IcebergType, column: Any) -> Any:
+    if isinstance(transform, DayTransform):
+        # pyiceberg-core rounds to whole seconds first, towards 1970: of a time in the last second
+        # of a day before 1970 it says the next day.
+        return column.cast(pa.date32()).cast(pa.int32())
+    return transform.pyarrow_transform(kind)(column)
 
 
 def reopen_file(io: FileIO, metadata: TableMetadata, path: str) -> WrittenFile:

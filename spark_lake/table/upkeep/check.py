@@ -35,7 +35,13 @@ from strandline.spark_lake.query.counting import count_plan
 from strandline.spark_lake.query.query import Query
 from strandline.spark_lake.table.archive import TopicView, check_identity, entries_of, load_view
 from strandline.spark_lake.table.columns import RowLayout
-from strandline.spark_lake.table.conform import conform, shared_schema, without_fields
+from strandline.spark_lake.table.conform import (
+    added_fields,
+    conform,
+    shared_schema,
+    without_fields,
+)
+from strandline.spark_lake.table.errors import TableRefused
 from strandline.spark_lake.table.offsets import (
     WIDENED_PROPERTY,
     Mode,
@@ -97,6 +103,8 @@ class CheckReport:
     findings: list[str] = field(default_factory=list)
     # Rows whose values were compared.
     deep_rows: int = 0
+    # Fields of the table, at any depth, that the archive's rows do not have under this name.
+    uncompared: Sequence[str] = ()
     unnamed_findings: int = 0
 
     def find(self, text: str) -> None:
@@ -422,8 +430,10 @@ class Check:
             there = self._in_archive(self._rows_of(view, first, taken.ranges))
             # Fields that the options do not know any more are not the archive's to compare.
             schema = shared_schema(first.table.schema, wanted.schema)
+            others = added_fields(wanted.schema, first.table.schema)
+            self._report.uncompared = [".".join(one) for one in others]
             wanted = self._as_synced(conform(wanted, schema), view.topic_id, widenings)
-            self._compare_rows(conform(there, schema), wanted)
+            self._compare_rows(conform(there, schema), first.table.as_stored(wanted))
             left = {
                 one: OffsetRange(start_offset=end, end_offset=found.end_offset)
                 for one, found in left.items()
@@ -464,12 +474,18 @@ class Check:
         return layout.changes(wanted, schema).drop_columns([DELETED])
 
     def _rows_of(self, view: TopicView, source: _Source, ranges: Ranges) -> Any:
-        found = [
-            self._of_ranges(source.kept.rows(batch), view.topic_id, ranges)
-            for file in source.files
-            if self._has_some(file, ranges)
-            for batch in source.table.read(file)
-        ]
+        found: list[Any] = []
+        for file in source.files:
+            if not self._has_some(file, ranges):
+                continue
+            try:
+                found.extend(
+                    self._of_ranges(source.kept.rows(batch), view.topic_id, ranges)
+                    for batch in source.table.read(file)
+                )
+            except TableRefused as error:
+                # What the table says of the file, and what was read of it, are not the same.
+                self._report.find(str(error))
         return pa.Table.from_batches(found, source.table.schema)
 
     def _in_archive(self, rows: Any) -> Any:

@@ -59,6 +59,10 @@ class CheckedTable(Protocol):
         """The data files of the table as it was loaded last."""
         ...
 
+    def as_stored(self, rows: Any) -> Any:
+        """A `pyarrow.Table` of rows as the format keeps them."""
+        ...
+
     def read(self, file: LiveFile, columns: Sequence[str] | None = None) -> Iterator[Any]:
         """Its rows as `pyarrow.RecordBatch`es in the table's types. Raises TableUnavailable."""
         ...

@@ -12,6 +12,8 @@ The schema of an id or of a version never changes, so each process fetches it on
 from __future__ import annotations
 
 import base64
+import binascii
+import http
 import http.client
 import json
 import urllib.error
@@ -84,13 +86,19 @@ class Registry:
             except urllib.error.HTTPError as error:
                 if error.code in (401, 403):
                     raise AccessDenied(
-                        url, "read", "set option schemaRegistry.auth to user:password"
+                        url, "read", "set option schemaRegistry.userPassword to user:password"
                     ) from error
                 if error.code == 404:
                     raise InvalidConfig(
                         f"the schema registry has no {path}: see the options schemaRegistry.url"
                         " and valueSubject"
                     ) from error
+                if serialized and error.code == http.HTTPStatus.INTERNAL_SERVER_ERROR:
+                    # Apicurio fails to serialize a file that was registered in this form, and
+                    # returns it so to whoever does not ask for a form.
+                    registered = self.fetch(path, serialized=False)
+                    if _is_serialized(registered.text):
+                        return registered
                 if attempt == ATTEMPTS_MAX:
                     raise TierUnavailable(url, "read", f"HTTP {error.code}") from error
             except _NO_ANSWER as error:
@@ -157,6 +165,14 @@ def _registered(answer: object) -> RegisteredSchema:
         text=answer["schema"],
         references=tuple(map(_reference, answer.get("references") or ())),
     )
+
+
+def _is_serialized(text: str) -> bool:
+    """Whether a schema of Protobuf is a file in base64, and not its source."""
+    try:
+        return bool(base64.b64decode(text, validate=True))
+    except binascii.Error:
+        return False
 
 
 def _reference(one: object) -> Reference:

@@ -32,6 +32,7 @@ from typing import Protocol, TypeVar
 from strandline.storage import files
 from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.alterations import Alterations
 from strandline.storage.concurrency.tasks import side_by_side
 from strandline.storage.config.definition import BOOLEAN, DOUBLE, INT, LONG, MIB, key
 from strandline.storage.crash_points import (
@@ -39,7 +40,12 @@ from strandline.storage.crash_points import (
     CLEAN_BEFORE_CHECKPOINT,
     crash_point,
 )
-from strandline.storage.errors import DiskError, OutOfResources, StrandlineError
+from strandline.storage.errors import (
+    DiskError,
+    InvalidConfig,
+    OutOfResources,
+    StrandlineError,
+)
 from strandline.storage.local.cleaner.facts import (
     horizon_end_offset,
     is_in_reach,
@@ -138,6 +144,14 @@ class CleanerConfig:
         dynamic=True,
     )
 
+    def check(self) -> None:
+        """Raises InvalidConfig if keys contradict each other."""
+        if self.dedupe_buffer_bytes < self.threads * MIB:
+            raise InvalidConfig(
+                f"log.cleaner.dedupe.buffer.size={self.dedupe_buffer_bytes}: expected at least"
+                f" 1 MiB for each of the {self.threads} threads of log.cleaner.threads"
+            )
+
 
 class CleanedOffsets(Protocol):
     """The cleaner-offset checkpoint of all logs; LogDirs keeps it."""
@@ -172,11 +186,13 @@ class LogCleaner:
         settings: Callable[[], CleanerConfig],
         believed_ms: Callable[[], TimestampMs] | None = None,
         make_process: Callable[[Clock], CleanerProcess] = CleanerProcess,
+        alterations: Alterations | None = None,
     ) -> None:
         """`logs` returns the logs that are served now. `executor` has a thread for each worker.
 
-        `settings` is read again for every cleaning; the number of threads only now. `believed_ms`
-        is the time that lags and tombstones are compared with; None: the clock's, with its jumps.
+        `settings` is read again for every cleaning, and its rate during one; the number of threads
+        only now. `alterations` end a sleep when it is altered. `believed_ms` is the time that lags
+        and tombstones are compared with; None: the clock's, with its jumps.
         """
         self._logs = logs
         self._offsets = offsets
@@ -184,6 +200,7 @@ class LogCleaner:
         self._clock = clock
         self._believed_ms = believed_ms or clock.now_ms
         self._settings = settings
+        self._alterations = alterations or Alterations()
         self.figures = CleanerFigures(last_look_ms=clock.now_ms())
         self._processes = [make_process(clock) for _ in range(settings().threads)]
         self._busy: dict[TopicPartition, CleanerProcess] = {}
@@ -208,7 +225,7 @@ class LogCleaner:
         while True:
             if not await self._clean_dirtiest(process):
                 await self._in(process.end_if_idle)
-                await asyncio.sleep(self._settings().backoff_ms / 1000)
+                await self._alterations.sleep(lambda: self._settings().backoff_ms / 1000)
 
     async def run_once(self) -> int:
         """Cleans until no log is due; returns how many it cleaned. For tests and tools."""
@@ -369,7 +386,7 @@ class LogCleaner:
         request = self._request(opened, segments, plan)
         await self._in(partial(process.begin, request))
         while True:
-            answer = await self._in(process.next)
+            answer = await self._in(partial(process.next, io_bytes_per_s=self._io_bytes_per_s))
             if isinstance(answer, CleaningStatistics):
                 break
             assert isinstance(answer, CleanedGroup), answer
@@ -404,8 +421,12 @@ class LogCleaner:
             load_factor=settings.load_factor,
             # One buffer is read into, one is written from.
             io_bytes=settings.io_buffer_bytes // threads // 2,
-            io_bytes_per_s=settings.io_bytes_per_s / threads,
+            io_bytes_per_s=self._io_bytes_per_s(),
         )
+
+    def _io_bytes_per_s(self) -> float:
+        """The share of one cleaning in the rate that is allowed now; thread-safe."""
+        return self._settings().io_bytes_per_s / len(self._processes)
 
     async def _swap(self, opened: LocalLog, group: CleanedGroup) -> None:
         """Steps 2 to 7 of swap.py. Raises _RoundEnded, StorageError."""

@@ -44,7 +44,7 @@ from strandline.storage.local.formats.names import (
     file_name,
 )
 from strandline.storage.local.segment.cleaned_segment import CleanedFacts, CleanedSegment
-from strandline.storage.model import Buffer
+from strandline.storage.model import NO_TIMESTAMP, Buffer
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch.any_batch import check_crc
 from strandline.storage.records.batch.batch import Batch
@@ -323,8 +323,16 @@ class Cleaning:
         if not kept.record_count:
             return self._emptied(batch, original)
         needs_horizon = kept.has_tombstone and _horizon_ms(batch) is None
-        if kept.record_count == header.record_count and not needs_horizon:
-            return _Rewritten(original, header.record_count, header.max_timestamp_ms, False)
+        is_append_time = header.attributes & batch_format.TIMESTAMP_TYPE_BIT
+        # Earlier releases stored the header's as producers sent it.
+        newest_ms = max(kept.max_timestamp_ms, NO_TIMESTAMP)
+        max_timestamp_ms = header.max_timestamp_ms if is_append_time else newest_ms
+        if (
+            kept.record_count == header.record_count
+            and max_timestamp_ms == header.max_timestamp_ms
+            and not needs_horizon
+        ):
+            return _Rewritten(original, header.record_count, max_timestamp_ms, False)
         horizon_ms = None
         records = kept.records
         if needs_horizon:
@@ -332,8 +340,6 @@ class Cleaning:
             horizon_ms = min(self._request.now_ms + config.delete_retention_ms, HORIZON_MS_MAX)
             shift_ms = header.base_timestamp_ms - horizon_ms
             records = self._keys.rebase(records, kept.record_count, shift_ms)
-        is_append_time = header.attributes & batch_format.TIMESTAMP_TYPE_BIT
-        max_timestamp_ms = header.max_timestamp_ms if is_append_time else kept.max_timestamp_ms
         content = rewritten_batch(
             original,
             records,

@@ -64,6 +64,18 @@ class CleaningRequest:
         return self.size_bytes > PLAIN_BYTES_MAX or dirty_offsets > PLAIN_OFFSETS_MAX
 
 
+@dataclass(frozen=True, slots=True)
+class Proceed:
+    """From the broker: the group is swapped in, or the wanted segment is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateAltered:
+    """From the broker: this cleaning may read and write so much from now on."""
+
+    io_bytes_per_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentWanted:
     """A request of the child: it needs the file of this segment to go on."""

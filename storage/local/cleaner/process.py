@@ -2,11 +2,13 @@
 
     broker   --- CleaningRequest --->    child
              <-- CleanedGroup ---                   a group is on disk, as .cleaned files
-             --- True --->                          it was swapped in, go on
+             --- Proceed --->                       it was swapped in, go on
              ...
              <-- CleaningStatistics, or the error ---
 
-If the request says so, the child asks for each segment (SegmentWanted); True says that it is there.
+If the request says so, the child asks for each segment (SegmentWanted); Proceed says that it is
+there. While the broker waits it sends each altered rate (RateAltered), which the child takes when
+it looks at its rate, or for a message.
 
 Each cleaner thread has one child (`ChildOwner`). To abort a cleaning, the broker kills the child:
 the names of its unfinished files are ignored.
@@ -14,6 +16,7 @@ the names of its unfinished files are ignored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,6 +27,8 @@ from strandline.storage.local.cleaner.messages import (
     CleanedGroup,
     CleaningRequest,
     CleaningStatistics,
+    Proceed,
+    RateAltered,
     SegmentWanted,
 )
 from strandline.storage.system.child_process import (
@@ -47,23 +52,36 @@ class CleanerProcess(ChildOwner):
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(__name__, clock)
+        self._io_bytes_per_s = float("inf")
 
     def begin(self, request: CleaningRequest) -> None:
         """Starts a cleaning. Raises ChildFailed."""
+        self._io_bytes_per_s = request.io_bytes_per_s
         self.send(request)
 
-    def next(self) -> CleanedGroup | CleaningStatistics | SegmentWanted:
+    def next(
+        self, *, io_bytes_per_s: Callable[[], float] | None = None
+    ) -> CleanedGroup | CleaningStatistics | SegmentWanted:
         """Waits for the next group, segment request, or the end.
 
-        Raises its error: CorruptRecords, DiskError, CleaningFailed, ChildFailed.
+        `io_bytes_per_s` is asked meanwhile, in this thread; None: the rate stays that of the
+        request. Raises its error: CorruptRecords, DiskError, CleaningFailed, ChildFailed.
         """
-        answer = self.receive()
+        answer = self.receive(
+            meanwhile=partial(self._tell_rate, io_bytes_per_s) if io_bytes_per_s else None
+        )
         assert isinstance(answer, CleanedGroup | CleaningStatistics | SegmentWanted), answer
         return answer
 
     def proceed(self) -> None:
         """The group is swapped in; the child goes on with the next one. Raises ChildFailed."""
-        self.send(True)
+        self.send(Proceed())
+
+    def _tell_rate(self, io_bytes_per_s: Callable[[], float]) -> None:
+        wanted = io_bytes_per_s()
+        if wanted != self._io_bytes_per_s:
+            self.send(RateAltered(io_bytes_per_s=wanted))
+            self._io_bytes_per_s = wanted
 
 
 class _Orphaned(Exception):
@@ -77,20 +95,33 @@ class _Throttle:
         self._connection = connection
         self._bytes_per_s = bytes_per_s
         self._clock = clock
-        self._begun_s = clock.monotonic_s()
+        self._since_s = clock.monotonic_s()
+        # Of what was spent since then at this rate.
         self._spent_bytes = 0
 
     def spend(self, size_bytes: int) -> None:
         """Waits until this many bytes are allowed. Raises _Orphaned."""
         self._spent_bytes += size_bytes
-        due_s = self._begun_s + self._spent_bytes / self._bytes_per_s
         while True:
+            due_s = self._since_s + self._spent_bytes / self._bytes_per_s
             wait_s = due_s - self._clock.monotonic_s()
-            # The broker sends nothing meanwhile: a readable socket means that it was closed.
             if self._connection.poll(max(0.0, min(wait_s, THROTTLE_SLEEP_S_MAX))):
-                raise _Orphaned
-            if wait_s <= 0:
+                # All that the broker sends meanwhile, unless it closed the socket.
+                self._alter(self._connection.recv(), size_bytes)
+            elif wait_s <= 0:
                 return
+
+    def wait_for_go(self) -> None:
+        """Waits until the broker lets the cleaning go on. Raises EOFError, _Orphaned."""
+        while not isinstance(message := self._connection.recv(), Proceed):
+            self._alter(message, 0)
+
+    def _alter(self, message: object, unspent_bytes: int) -> None:
+        """Adopts a rate from now on: what waits for it, and nothing before, goes by it."""
+        if not isinstance(message, RateAltered):
+            raise _Orphaned
+        self._bytes_per_s = message.io_bytes_per_s
+        self._since_s, self._spent_bytes = self._clock.monotonic_s(), unspent_bytes
 
 
 def serve(connection: Connection, clock: Clock) -> None:
@@ -98,6 +129,9 @@ def serve(connection: Connection, clock: Clock) -> None:
     while True:
         try:
             request = connection.recv()
+            if isinstance(request, RateAltered):
+                # Sent while the last cleaning ended: the next one's request has the rate.
+                continue
             assert isinstance(request, CleaningRequest), request
             connection.send(_clean(connection, request, clock))
         except (EOFError, OSError, _Orphaned):
@@ -109,10 +143,12 @@ def _clean(
 ) -> CleaningStatistics | StrandlineError:
     throttle = _Throttle(connection, request.io_bytes_per_s, clock)
     try:
-        cleaning = Cleaning(request, spend=throttle.spend, fetch=partial(_fetch, connection))
+        cleaning = Cleaning(
+            request, spend=throttle.spend, fetch=partial(_fetch, connection, throttle)
+        )
         for group in cleaning.groups():
             connection.send(group)
-            connection.recv()
+            throttle.wait_for_go()
     except StrandlineError as error:
         return error
     except (EOFError, OSError, _Orphaned):
@@ -122,9 +158,9 @@ def _clean(
     return cleaning.statistics
 
 
-def _fetch(connection: Connection, wanted: SegmentWanted) -> None:
+def _fetch(connection: Connection, throttle: _Throttle, wanted: SegmentWanted) -> None:
     connection.send(wanted)
-    connection.recv()
+    throttle.wait_for_go()
 
 
 def main() -> None:

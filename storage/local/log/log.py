@@ -14,8 +14,8 @@ and the recovery in `truncate_to` block. `flush`, `find_timestamp`, `max_timesta
 
 Order of an append:  1 check  2 stamp offset and epoch  3 one write  4 indexes, producers (memory).
 Order of a roll:     1 index files and producer snapshot whole, not synced  2 new segment file
-                     3 segment list  4 hook.  `flush` syncs all of it later and only then moves the
-                     recovery point, so a crash before that rebuilds from the log.
+                     3 segment list  4 hook.  `flush` syncs it later, segment by segment, and only
+                     then moves the recovery point, so a crash before that rebuilds from the log.
 """
 
 from __future__ import annotations
@@ -133,6 +133,8 @@ class LocalLog:
         self.on_cleaning_undone: Callable[[int], None] | None = None
         # Makes the lowered recovery point durable. Blocks; raises DiskError.
         self.on_cut: Callable[[], None] | None = None
+        # Called when a write found no room.
+        self.on_full: Callable[[], None] | None = None
         # Records below this offset are archived, and their local segments no longer change;
         # None: not known yet. The owner of both tiers supplies it.
         self.archived_below: Callable[[], int | None] = lambda: 0
@@ -145,7 +147,8 @@ class LocalLog:
         # The error that stopped this log; None while it works.
         self.failure: DiskError | None = None
         self._names_unsynced = True
-        self._flush_lock = threading.Lock()
+        self._flush_turn = threading.Condition()
+        self._is_flushing = False
         self._recovery_point = RecoveryPoint()
         self._end_offset = loaded.end_offset
         # Records from here on were appended since the log was opened.
@@ -279,6 +282,7 @@ class LocalLog:
         On a quiet broker that may take hours.
         """
         self.on_failure = self.on_cleaning_undone = self.on_cut = self.on_segment_closed = None
+        self.on_full = None
         self.archived_below = lambda: None
 
     def stop(self, error: DiskError) -> None:
@@ -551,6 +555,7 @@ class LocalLog:
             is_torn = True
         if is_torn or error.condemns_folder:
             self._fail(error)
+        self._note_full(error)
         _failures.say(
             logging.ERROR,
             "append failed",
@@ -561,6 +566,10 @@ class LocalLog:
                 "stopped": self.failure is not None,
             },
         )
+
+    def _note_full(self, error: DiskError) -> None:
+        if error.is_full and self.on_full is not None:
+            self.on_full()
 
     # --- read ------------------------------------------------------------------------------------
 
@@ -683,6 +692,7 @@ class LocalLog:
             self._segments.roll(self._end_offset)
             self._names_unsynced = True
         except DiskError as error:
+            self._note_full(error)
             if error.condemns_folder:
                 self._fail(error)
             raise
@@ -719,42 +729,79 @@ class LocalLog:
         path = self.directory / file_name(self._end_offset, SNAPSHOT_SUFFIX)
         files.write_atomically(path, self.producers.encode_snapshot(), sync=sync)
 
-    def flush(self) -> None:
-        """Syncs everything up to the end and moves the recovery point. Blocks; thread-safe.
+    def flush(self, up_to: Offset | None = None) -> None:
+        """Syncs the segments that begin below `up_to` (None: all), and what their recovery needs.
 
-        Raises DiskError: the recovery point stays, and the log takes no more appends, unless the
-        process only had no descriptor left to sync with. A log that is stopped is not synced.
+        The recovery point moves with each of them, up to the end that the log had before its sync.
+        Callers take turns, a segment each: one that wants less does not wait for the others' rest.
+        Blocks; thread-safe. Raises DiskError: the recovery point stays, and the log takes no more
+        appends, unless the process only had no descriptor left to sync with. A log that is stopped
+        is not synced.
         """
-        with self._flush_lock:
+        # Read before the segments: after a cut, those may have lost records that the log has again.
+        cut_count, end_offset = self.cut_count, self._end_offset
+        wanted = [s for s in self.segments if up_to is None or s.base_offset < up_to]
+        for segment in (*wanted, None):
+            self._flush_in_turn(segment, cut_count)
+        if up_to is None or up_to >= end_offset:
+            self._last_flush_s = self.clock.monotonic_s()
+
+    def _flush_in_turn(self, segment: LogSegment | None, cut_count: int) -> None:
+        with self._flush_turn:
+            self._flush_turn.wait_for(lambda: not self._is_flushing or self._is_synced(segment))
             if self.failure is not None:
                 # The next fsync would succeed, see below.
                 raise self._stopped()
-            # Read before the sync: records appended meanwhile belong to the next flush.
-            cut_count = self.cut_count
-            end_offset, recovery_point = self._end_offset, self.recovery_point
-            names_unsynced, self._names_unsynced = self._names_unsynced, False
-            try:
-                self._segments.sync(recovery_point)
-                if self.leader_epochs.is_unwritten:
-                    self.leader_epochs.write(sync=True)
-                elif self.leader_epochs.is_unsynced:
-                    self.leader_epochs.sync()
-                    names_unsynced = True
-                if names_unsynced:
-                    files.sync_directory(self.directory)
-            except DiskError as error:
-                self._names_unsynced = True
-                # The kernel may have dropped pages that it could not write, and the next fsync
-                # would succeed. So nothing may be acknowledged until a recovery has read the files
-                # again. A file that could not be opened was not synced at all.
-                if not error.is_out_of_descriptors:
-                    self._fail(error)
-                raise
-            except MemoryError:
-                self._names_unsynced = True
-                raise
-            self._recovery_point.raise_to(end_offset, cut_count=cut_count)
-            self._last_flush_s = self.clock.monotonic_s()
+            if self._is_synced(segment):
+                return
+            self._is_flushing = True
+        try:
+            self._sync(segment, cut_count)
+        finally:
+            with self._flush_turn:
+                self._is_flushing = False
+                self._flush_turn.notify_all()
+
+    def _is_synced(self, segment: LogSegment | None) -> bool:
+        """Whether a segment is durable as far as it goes; None: the names and the epochs."""
+        if segment is None:
+            epochs = self.leader_epochs
+            return not (self._names_unsynced or epochs.is_unwritten or epochs.is_unsynced)
+        is_whole = segment.is_active or segment.is_durable
+        return is_whole and self._end_of(segment) <= self.recovery_point
+
+    def _end_of(self, segment: LogSegment) -> Offset:
+        end_offset = self._end_offset
+        # Compaction may leave the active segment without its last batches.
+        return end_offset if segment is self._segments.active else segment.end_offset
+
+    def _sync(self, segment: LogSegment | None, cut_count: int) -> None:
+        # Read before the sync: records appended meanwhile belong to the next flush.
+        end_offset = self.recovery_point if segment is None else self._end_of(segment)
+        names_unsynced, self._names_unsynced = self._names_unsynced, False
+        try:
+            if segment is not None:
+                segment.sync()
+            if self.leader_epochs.is_unwritten:
+                self.leader_epochs.write(sync=True)
+            elif self.leader_epochs.is_unsynced:
+                self.leader_epochs.sync()
+                names_unsynced = True
+            if names_unsynced:
+                files.sync_directory(self.directory)
+        except DiskError as error:
+            self._names_unsynced = True
+            # The kernel may have dropped pages that it could not write, and the next fsync
+            # would succeed. So nothing may be acknowledged until a recovery has read the files
+            # again. A file that could not be opened was not synced at all.
+            self._note_full(error)
+            if not error.is_out_of_descriptors:
+                self._fail(error)
+            raise
+        except MemoryError:
+            self._names_unsynced = True
+            raise
+        self._recovery_point.raise_to(end_offset, cut_count=cut_count)
 
     def write_epochs(self) -> None:
         """Writes leader epochs that are only in memory. Blocks; thread-safe. Raises DiskError."""
@@ -800,7 +847,7 @@ class LocalLog:
 
         Blocks for large files; thread-safe.
         """
-        return self._segments.trash.purge(now_s)
+        return self._segments.trash.purge(now_s, delay_ms=self.config.file_delete_delay_ms)
 
     def truncate_to(self, offset: int) -> None:
         """Drops every batch that ends at or after `offset`.

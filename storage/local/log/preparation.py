@@ -1,13 +1,14 @@
 """Preparation of records before the append, for topics that convert, recompress or check them.
 
+    every batch                         -> its max timestamp is that of its newest record
     old message format                  -> one batch of v2          (Produce 0 to 2)
     compression.type differs            -> decompressed, compressed
     compacted topic, oldest timestamp   -> every record is checked
-    max timestamp below the first       -> corrected
 
 Preparation takes milliseconds, so it runs in a worker thread; the append follows on the loop. The
 append checks producers and assigns offsets in the order of arrival, so preparation does not affect
-idempotence. The hot path asks `needs_preparation`, and copies no batch that needs none.
+idempotence. The hot path asks `needs_preparation`, which reads a batch of usual size at once, and
+copies no batch that is right.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from strandline.storage.model import TimestampType
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch import old_messages
 from strandline.storage.records.batch.batch import BatchHeader, check_crc, read_header
-from strandline.storage.records.batch.max_timestamp import says_too_early, set_newest
+from strandline.storage.records.batch.max_timestamp import says_newest, set_newest
 from strandline.storage.records.batch.recompression import recompressed
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.records.compression import Codec
@@ -38,36 +39,32 @@ from strandline.storage.records.compression import Codec
 def needs_preparation(records: memoryview, config: LogConfig) -> bool:
     """Returns whether a v2 batch must go through `prepare` before it is appended.
 
-    False also for bytes that are no batch at all: the append finds the error.
+    False also for bytes that are shorter than a batch: the append finds the error.
     """
-    if says_too_early(records) and _keeps_times(config):
-        return True
-    if config.stores_as_sent or len(records) < batch_format.HEADER_BYTES:
+    if len(records) < batch_format.HEADER_BYTES:
         return False
-    if config.needs_records:
-        return True
-    codec = config.stored_codec
-    (attributes,) = batch_format.ATTRIBUTES_FIELD.unpack_from(records, batch_format.CRC_START)
-    return codec is not None and codec != attributes & batch_format.CODEC_MASK
-
-
-def _keeps_times(config: LogConfig) -> bool:
-    """Returns whether the log keeps the producer's timestamps, as no append overwrites them."""
-    return config.message_timestamp_type is TimestampType.CREATE_TIME
+    if not config.stores_as_sent:
+        if config.needs_records:
+            return True
+        codec = config.stored_codec
+        (attributes,) = batch_format.ATTRIBUTES_FIELD.unpack_from(records, batch_format.CRC_START)
+        if codec is not None and codec != attributes & batch_format.CODEC_MASK:
+            return True
+    return not says_newest(records)
 
 
 def prepare(records: memoryview, config: LogConfig, *, now_ms: int) -> memoryview:
     """A v2 batch as the topic's configuration requires it, writable; `records` if its codec stays.
 
-    Blocks, and may change the header of `records`. Raises CorruptRecords, InvalidRecords,
-    InvalidTimestamp, UnsupportedCodec, MessageTooLarge, DecompressedTooLarge.
+    Its max timestamp is that of its newest record. Blocks, and may change the header of `records`.
+    Raises CorruptRecords, InvalidRecords, InvalidTimestamp, UnsupportedCodec, MessageTooLarge,
+    DecompressedTooLarge.
     """
     header = _checked_header(records, config)
     try:
+        set_newest(records, header)
         if config.needs_records:
             check_records(records, config, now_ms)
-        if says_too_early(records) and _keeps_times(config):
-            set_newest(records, header, bytes_max=APPEND_BYTES_MAX)
         target = config.stored_codec
         if target is None or target == header.codec or header.is_control:
             return records

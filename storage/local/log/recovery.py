@@ -331,7 +331,7 @@ class _Loader:
         if segment.size_bytes < BATCH_BYTES_MIN:
             return None
         try:
-            return segment.index_mismatch(self.config)
+            return segment.index_mismatch()
         except (CorruptRecords, CorruptFile) as error:
             return f"{segment.index_path.name}: {error}"
 

@@ -182,7 +182,7 @@ def _lock(path: Path) -> int:
     """Returns the descriptor that holds the lock of a folder. Raises LogDirLocked, DiskError."""
     lock_path = path / LOCK_FILE
     try:
-        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise DiskError(f"cannot open {lock_path}: {error.strerror}") from error
     try:

@@ -8,8 +8,8 @@
     <log.dir>/*-checkpoint                         see checkpoint.py
     <log.dir>/.kafka_cleanshutdown                 exists if the last stop was clean
 
-Start:  1 lock  2 meta.properties  3 read and remove the clean-shutdown mark
-        4 open the logs, see loading.py
+Start:  1 lock  2 meta.properties  3 make room, see leftovers.py
+        4 read and remove the clean-shutdown mark  5 open the logs, see loading.py
 Stop:   1 close every log  2 checkpoints  3 the state of the closed logs, see closed_log.py
         4 clean-shutdown mark, last  5 unlock
 
@@ -27,6 +27,7 @@ Folders with other names stay, as they are not the broker's.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -42,6 +43,7 @@ from strandline.storage.local.log.closed_log import ClosedLog
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.creation import create_logs, spread
 from strandline.storage.local.log_dirs.deleted_folders import DeletedFolders
+from strandline.storage.local.log_dirs.leftovers import remove_leftovers
 from strandline.storage.local.log_dirs.loading import ConfigFor, load_logs
 from strandline.storage.local.log_dirs.log_dir import (
     LogDir,
@@ -79,6 +81,8 @@ class LogDirs:
         self._deleted = DeletedFolders()
         # The target folder of each partition whose move was pending at the stop.
         self.wanted_moves: dict[tuple[TopicPartition, Path], TopicId] = {}
+        # Whether a write found no room since `make_room`. Set from any thread.
+        self.is_short_of_room = False
         # Checkpoints are written from worker threads, one at a time: they share temporary names.
         self._checkpoint_lock = threading.Lock()
 
@@ -98,6 +102,8 @@ class LogDirs:
             lock_usable(paths, directories, failures)
             drop_unreadable(directories, failures, read_identity)
             cluster_id = agree_on_identity(directories, node_id, cluster_id)
+            for directory in directories:
+                remove_leftovers(directory)
             drop_unreadable(directories, failures, read_state)
         except BaseException:
             for directory in directories:
@@ -175,6 +181,7 @@ class LogDirs:
         opened.cleaned_offset = directory.cleaned_offsets.get(opened.topic_partition)
         opened.on_cleaning_undone = partial(self.write_cleaned_offset, opened)
         opened.on_cut = partial(self._note_cut, directory)
+        opened.on_full = self.note_full
         if directory.failure is not None:
             opened.stop(directory.failure)
         return opened
@@ -281,6 +288,8 @@ class LogDirs:
         for directory, new in zip(targets, created, strict=True):
             if isinstance(new, LocalLog):
                 directory.logs[new.topic_partition] = self._watched(directory, new)
+            elif new.is_full:
+                self.note_full()
         return created
 
     def _usable(self) -> list[LogDir]:
@@ -356,6 +365,22 @@ class LogDirs:
         wanted = path.absolute()
         return next((d for d in self.directories if d.path.absolute() == wanted), None)
 
+    def note_full(self) -> None:
+        """Takes note that a write found no room. May be called from any thread."""
+        self.is_short_of_room = True
+
+    def make_room(self) -> int:
+        """Unlinks all that waits for its deletion, whatever its delay; returns how many. Blocks.
+
+        A reader may still use such a file: its descriptor stays good. Files in a folder that a full
+        disk took offline go too: it returns only with room. Raises DiskError.
+        """
+        self.is_short_of_room = False
+        full = [one for one in self.directories if one.failure is not None and one.failure.is_full]
+        for directory in full:
+            directory.check_present()
+        return self._purge(math.inf, [*self._usable(), *full])
+
     def purge_deleted(self, now_s: float) -> int:
         """Unlinks files and folders whose delay is over by monotonic time; returns how many.
 
@@ -364,9 +389,11 @@ class LogDirs:
         A failed unlink is tried again and delays no other; the first DiskError is raised at the
         end. Files in an offline folder wait until it is online.
         """
-        usable = self._usable()
-        purged, first_error = self._deleted.purge(now_s, within={one.path for one in usable})
-        for opened in [log for one in usable for log in list(one.logs.values())]:
+        return self._purge(now_s, self._usable())
+
+    def _purge(self, now_s: float, directories: Sequence[LogDir]) -> int:
+        purged, first_error = self._deleted.purge(now_s, within={one.path for one in directories})
+        for opened in [log for one in directories for log in list(one.logs.values())]:
             try:
                 purged += opened.purge_deleted(now_s)
             except DiskError as error:
@@ -441,6 +468,7 @@ class LogDirs:
                     if not (error.is_full or error.is_out_of_descriptors):
                         self._take_offline(directory, error)
                     else:
+                        self.is_short_of_room |= error.is_full
                         directory.note_late(error)
         return frozenset(failed)
 

@@ -167,7 +167,9 @@ class LogMove:
                 continue
             except OSError as error:
                 raise DiskError(f"cannot read {original}: {error.strerror}") from error
-            files.write_atomically(self.target / name, content)
+            # `copy_closed` syncs the folder, once: nobody opens the copy before.
+            files.write_atomically(self.target / name, content, sync=False)
+            files.sync_file(self.target / name)
         self._copied[base] = segment
 
     def _copy_bytes(self, segment: LogSegment) -> None:

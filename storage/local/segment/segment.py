@@ -141,6 +141,7 @@ class LogSegment:
         "_first_timestamp_ms",
         "_hints",
         "_index_interval_bytes",
+        "_jitter",
         "_look",
         "_max_timestamp_ms",
         "_max_timestamp_offset",
@@ -199,6 +200,8 @@ class LogSegment:
         # The earliest wall time of its first record, as far as known.
         self._begun_ms = NEVER_MS
         self._roll_age_ms = NEVER_MS
+        # The share of segment.jitter.ms by which it is closed earlier; below 0: not drawn yet.
+        self._jitter = -1.0
         self._index_interval_bytes = 4096
         self._bytes_since_index = 0
         self._hints: dict[int, BatchPosition] = {}
@@ -408,11 +411,16 @@ class LogSegment:
     # --- appending ---------------------------------------------------------------------------
 
     def apply_config(self, config: LogConfig) -> None:
-        """Applies index interval, index size and maximum age, with a new jitter."""
+        """Applies index interval, index size and maximum age.
+
+        The jitter is drawn once for a segment: otherwise each alteration would draw again until the
+        segment is due, and one of a default would close those of all topics together.
+        """
         age_ms_max = config.segment_age_ms_max
         jitter_ms_max = min(config.segment_jitter_ms, age_ms_max)
-        jitter_ms = random.randrange(jitter_ms_max) if jitter_ms_max else 0
-        self._roll_age_ms = age_ms_max - jitter_ms
+        if jitter_ms_max and self._jitter < 0:
+            self._jitter = random.random()
+        self._roll_age_ms = age_ms_max - int(self._jitter * jitter_ms_max)
         self._index_interval_bytes = config.index_interval_bytes
         # As in Kafka: time entries are larger than offset entries, and sealing adds one.
         self.entries_max = max(1, config.segment_index_bytes // TimeIndex.ENTRY_BYTES - 1)
@@ -826,19 +834,20 @@ class LogSegment:
 
     # --- indexes beside the log --------------------------------------------------------------
 
-    def index_mismatch(self, config: LogConfig) -> str | None:
+    def index_mismatch(self) -> str | None:
         """Why the index files do not match the log; None if they do.
 
-        Checks the last entries only, and their batches. Raises CorruptRecords, CorruptFile.
+        Checks the last entries only, and their batches. How far the entries are apart says nothing:
+        index.interval.bytes and max.message.bytes may have been others when they were written.
+        Raises CorruptRecords, CorruptFile.
         """
         last_entry = self.offset_index.last_entry()
+        if last_entry is None and self.time_index.entry_count > 1:
+            # Both get their entries at the same batches; sealing adds one to the time index.
+            return f"{self.index_path.name} is empty"
         border = last_entry.position if last_entry else 0
-        unindexed_bytes = self.size_bytes - border
-        if unindexed_bytes < BATCH_BYTES_MIN:
+        if self.size_bytes - border < BATCH_BYTES_MIN:
             return f"{self.index_path.name} points behind the log"
-        # Between two entries lie at most an interval and one batch; we never leave twice that.
-        if unindexed_bytes > 2 * (config.index_interval_bytes + config.max_message_bytes):
-            return f"{self.index_path.name} ends {unindexed_bytes} bytes before the log"
         tail_header = self._header_at(border)
         tail_offset = last_entry.relative_offset if last_entry else 0
         if last_entry and tail_header.last_offset != self.base_offset + tail_offset:

@@ -146,16 +146,9 @@ class SegmentList:
         names = [file_name(segment.base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
         if with_snapshot:
             names.append(file_name(segment.base_offset, SNAPSHOT_SUFFIX))
-        unlink_at_s = self._clock.monotonic_s() + self._config.file_delete_delay_ms / 1000
+        now_s = self._clock.monotonic_s()
         for name in names:
-            self.trash.put(self._directory / name, unlink_at_s=unlink_at_s)
-
-    def sync(self, recovery_point: int) -> None:
-        """fsync of segments that are not durable yet. Blocks; thread-safe. Raises DiskError."""
-        for segment in self.segments:
-            is_behind = segment.end_offset > recovery_point
-            if is_behind or not (segment.is_active or segment.is_durable):
-                segment.sync()
+            self.trash.put(self._directory / name, now_s=now_s)
 
     def close(self) -> None:
         for segment in self.segments:

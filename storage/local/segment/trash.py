@@ -24,36 +24,38 @@ class Trash:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # When each file may be unlinked, by monotonic time.
-        self._unlink_at_s: dict[Path, float] = {}
+        # When each file was removed, by monotonic time. The delay is asked for at each purge: it
+        # may be altered meanwhile, as by one who needs the space.
+        self._removed_s: dict[Path, float] = {}
 
-    def put(self, path: Path, *, unlink_at_s: float) -> None:
+    def put(self, path: Path, *, now_s: float) -> None:
         """Renames a file, to be unlinked later; a missing one is fine. Raises DiskError."""
         if not path.exists():
             return
         with self._lock:
             target = self._free_name(path)
             files.rename(path, target, sync=False)
-            self._unlink_at_s[target] = unlink_at_s
+            self._removed_s[target] = now_s
 
     def _free_name(self, path: Path) -> Path:
         target = path.with_name(path.name + DELETED_SUFFIX)
         number = 2
-        while target in self._unlink_at_s:
+        while target in self._removed_s:
             target = path.with_name(f"{path.name}.{number}{DELETED_SUFFIX}")
             number += 1
         return target
 
-    def purge(self, now_s: float) -> int:
-        """Unlinks files whose delay is over; returns how many.
+    def purge(self, now_s: float, *, delay_ms: int) -> int:
+        """Unlinks files that were removed `delay_ms` ago or earlier; returns how many.
 
         The log's folder must exist: a missing file counts as unlinked. Raises DiskError: the
         remaining files wait for the next call.
         """
         with self._lock:
-            due = [path for path, due_s in self._unlink_at_s.items() if due_s <= now_s]
+            removed = self._removed_s.items()
+            due = [path for path, removed_s in removed if removed_s + delay_ms / 1000 <= now_s]
         for path in due:
             files.remove(path)
             with self._lock:
-                self._unlink_at_s.pop(path, None)
+                self._removed_s.pop(path, None)
         return len(due)

@@ -5,8 +5,8 @@
            | header count varint, (key length varint, key, value length varint, value) ...
 
 Lengths of -1 mean null. Ordinary appends and fetches do not use this module. Its users are batches
-that must be decoded (the first of a connection, those of topics whose configuration requires it),
-batches that the broker writes itself, dump-log, and tests, which compare the lake's kernel with it.
+that must be decoded (those of topics whose configuration requires it), batches that the broker
+writes itself, dump-log, and tests, which compare the lake's kernel with it.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def iter_records(
             )
         previous_delta = offset_delta
         offset = header.base_offset + offset_delta
-        key, at = _read_nullable(records, at, end)
-        value, at = _read_nullable(records, at, end)
+        key, at = read_nullable(records, at, end)
+        value, at = read_nullable(records, at, end)
         headers, at = _read_headers(records, at, end)
         if at != end:
             raise CorruptRecords(f"record at offset {offset} has {end - at} spare bytes")
@@ -165,7 +165,8 @@ def with_crc(encoded: WritableT) -> WritableT:
     return encoded
 
 
-def _read_nullable(records: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+def read_nullable(records: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    """Returns a key or value before `end`, and the position behind it. Raises CorruptRecords."""
     length, position = read_length(records, position, end)
     if length < 0:
         return None, position
@@ -180,10 +181,10 @@ def _read_headers(records: bytes, position: int, end: int) -> tuple[tuple[Header
         raise CorruptRecords(f"header count {count} is impossible")
     headers = []
     for _ in range(count):
-        key, position = _read_nullable(records, position, end)
+        key, position = read_nullable(records, position, end)
         if key is None:
             raise CorruptRecords("record has a header without a key")
-        value, position = _read_nullable(records, position, end)
+        value, position = read_nullable(records, position, end)
         headers.append(Header(key.decode("utf-8", "replace"), value))
     return tuple(headers), position
 

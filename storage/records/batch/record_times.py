@@ -9,28 +9,16 @@ frames it, is one block; it grows by a factor of 22 at most.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 
-from strandline.storage.errors import CorruptRecords, UnsupportedCodec
+from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer, TimestampType
 from strandline.storage.records.batch import old_messages
 from strandline.storage.records.batch.batch import HEADER_BYTES, MAGIC, BatchHeader
 from strandline.storage.records.batch.record import INT64_MAX, INT64_MIN
 from strandline.storage.records.batch.stepper import read_varint
-from strandline.storage.records.compression import (
-    DECOMPRESSED_BYTES_MAX,
-    GZIP_MAGIC,
-    GZIP_WINDOW_BITS,
-    Codec,
-    iter_snappy,
-    no_records,
-    too_large,
-)
+from strandline.storage.records.compression import DECOMPRESSED_BYTES_MAX, iter_decompressed
 
-BLOCK_BYTES = 1024 * 1024
-# Input given to lz4 at a time: the library copies its unused input, each time.
-_LZ4_SLICE_BYTES = 64 * 1024
 # A length, the attributes, a time and an offset: three varints of 64 bits and a byte.
 _HEAD_BYTES_MAX = 31
 
@@ -75,74 +63,6 @@ def iter_times(
             header.base_offset + offset_delta,
             header.max_timestamp_ms if is_append_time else timestamp_ms,
         )
-
-
-def iter_decompressed(codec: int, data: Buffer, *, bytes_max: int) -> Iterator[Buffer]:
-    """Yields the blocks of `decompress`: at most BLOCK_BYTES each, except for snappy.
-
-    Raises the errors of `decompress`, at the block concerned. A missing end may go unnoticed.
-    """
-    total_bytes = 0
-    try:
-        for block in _blocks(codec, data, bytes_max):
-            total_bytes += len(block)
-            if total_bytes > bytes_max:
-                raise too_large(bytes_max)
-            yield block
-    except (CorruptRecords, UnsupportedCodec):
-        raise
-    except Exception as error:  # as in `decompress`
-        raise no_records(codec, error) from error
-
-
-def _blocks(codec: int, data: Buffer, bytes_max: int) -> Iterator[Buffer]:
-    match codec:
-        case Codec.NONE:
-            yield memoryview(data)
-        case Codec.GZIP:
-            yield from _gzip_blocks(data)
-        case Codec.SNAPPY:
-            yield from iter_snappy(data, bytes_max)
-        case Codec.LZ4:
-            yield from _lz4_blocks(memoryview(data))
-        case Codec.ZSTD:
-            import zstandard
-
-            if zstandard.frame_content_size(data) > bytes_max:
-                raise too_large(bytes_max)
-            unpacker = zstandard.ZstdDecompressor()
-            # One decompressor per call: the memory for its window is freed with it.
-            with unpacker.stream_reader(data, read_across_frames=True) as stream:
-                while block := stream.read(BLOCK_BYTES):
-                    yield block
-        case _:
-            raise UnsupportedCodec(f"compression codec {codec} is unknown")
-
-
-def _gzip_blocks(data: Buffer) -> Iterator[Buffer]:
-    left: Buffer = data
-    is_member = True
-    while is_member:
-        unpacker = zlib.decompressobj(GZIP_WINDOW_BITS)
-        while left and not unpacker.eof:
-            yield unpacker.decompress(left, BLOCK_BYTES)
-            left = unpacker.unconsumed_tail
-        left = unpacker.unused_data
-        is_member = bytes(left[: len(GZIP_MAGIC)]) == GZIP_MAGIC
-
-
-def _lz4_blocks(data: memoryview) -> Iterator[Buffer]:
-    import lz4.frame
-
-    unpacker = lz4.frame.LZ4FrameDecompressor()
-    for start in range(0, len(data), _LZ4_SLICE_BYTES):
-        given = bytes(data[start : start + _LZ4_SLICE_BYTES])
-        while not unpacker.eof:
-            block = unpacker.decompress(given, max_length=BLOCK_BYTES)
-            given = b""
-            yield block
-            if unpacker.needs_input:
-                break
 
 
 class _Reader:

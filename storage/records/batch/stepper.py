@@ -3,19 +3,29 @@
     record = length varint | attributes i8 | timestamp delta varlong | ...      see `record`
              ^ start                                                 ^ after           ^ end
 
-Callers that need more of a record than its time read on from `after`, up to `end`. The
-compiled stepper is `step_record` in kernels/parts.py.
+    step_records    yields every record, for callers that read on from `after`, up to `end`
+    newest_delta    finds the newest record; every batch that a producer sends goes through it
+
+The compiled stepper is `step_record` in kernels/parts.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer
 
 VARINT_BYTES_MAX = 10
 _UINT64_MAX = 2**64 - 1
+# Attributes, time, offset, key, value and headers, a byte each.
+_RECORD_BYTES_MIN = 6
+_SHORTEST_ZIGZAG = 2 * _RECORD_BYTES_MIN
+# What `newest_delta` reads of a record: a length, the attributes and a time.
+_TIMED_HEAD_BYTES_MAX = VARINT_BYTES_MAX + 1 + VARINT_BYTES_MAX
+# Behind the last record, so that its head can be read without a look at where the bytes end.
+_PADDING = bytes(_TIMED_HEAD_BYTES_MAX - 1)
 
 # Where a record starts and ends, the position behind its timestamp delta, and that delta. The
 # attributes lie one byte before the delta.
@@ -50,6 +60,110 @@ def step_records(payload: bytes, record_count: int) -> Iterator[Step]:
         position = record_end
     if position != end:
         raise CorruptRecords(f"batch says {record_count} records, more bytes follow")
+
+
+def newest_delta(blocks: Iterable[Buffer], record_count: int) -> int:
+    """Returns the largest timestamp delta of records that lie in `blocks`, one after another.
+
+    Raises CorruptRecords if there are not exactly `record_count` of them. Reads lengths and times
+    alone. It is one loop without calls, because a record takes 0.12 us here and 0.6 us in
+    `step_records`.
+    """
+    expected = iter(range(record_count))
+    # As zigzag, of which even ones are times from 0 on, and odd ones negative, the lowest first.
+    newest_even, newest_odd = -1, _UINT64_MAX
+    data: Buffer = b""
+    position = 0
+    for block in chain(blocks, (_PADDING,)):
+        if position < len(data):
+            # The head of a record may lie in both blocks.
+            data, position = bytes(data[position:]) + block, 0
+        else:
+            data, position = block, position - len(data)
+        last_start = len(data) - _TIMED_HEAD_BYTES_MAX
+        if position > last_start:
+            continue
+        for _ in expected:
+            low = data[position]
+            if low < 0x80:
+                at = position + 2
+                position += 1 + (low >> 1)
+                if low < _SHORTEST_ZIGZAG:
+                    raise CorruptRecords("record is shorter than the shortest one")
+            elif (high := data[position + 1]) < 0x80:
+                at = position + 3
+                position += 2 + (low - 0x80 >> 1) + (high << 6)
+            else:
+                length, at = read_varint(data, position, len(data))
+                position, at = at + length, at + 1
+                low = length < 0
+            if low & 1:
+                raise CorruptRecords("record has a negative length")
+            delta = data[at]
+            if delta >= 0x80:
+                if (high := data[at + 1]) < 0x80:
+                    delta += (high << 7) - 0x80
+                else:
+                    number, _ = read_varint(data, at, len(data))
+                    delta = number << 1 ^ number >> 63
+            if delta > newest_even:
+                if not delta & 1:
+                    newest_even = delta
+                elif delta < newest_odd:
+                    newest_odd = delta
+            if position > last_start:
+                break
+    if next(expected, None) is not None or position != len(data) - len(_PADDING):
+        raise CorruptRecords(f"batch says {record_count} records, its bytes are not those of them")
+    return newest_even >> 1 if newest_even >= 0 else ~(newest_odd >> 1)
+
+
+def check_record(payload: Buffer) -> None:
+    """Raises CorruptRecords unless the first record of `payload` has the fields that it says.
+
+    One that does not end in `payload` is not checked, nor are offset deltas: old clients number
+    them differently, and Kafka accepts that.
+    """
+    length, position = read_varint(payload, 0, len(payload))
+    end = position + length
+    if end > len(payload):
+        return
+    try:
+        # Attributes, time and offset: their ends are enough.
+        position += 1
+        while payload[position] >= 0x80:
+            position += 1
+        position += 1
+        while payload[position] >= 0x80:
+            position += 1
+        position = _after_field(payload, position + 1, end)
+        position = _after_field(payload, position, end)
+        if payload[position] == 0:
+            position += 1
+        else:
+            position = _after_headers(payload, position, end)
+    except IndexError:
+        position = -1
+    if position != end:
+        raise CorruptRecords("record does not end where its fields do")
+
+
+def _after_headers(payload: Buffer, position: int, end: int) -> int:
+    header_count, position = read_varint(payload, position, end)
+    if not 0 <= header_count <= end - position:
+        raise CorruptRecords(f"record with {header_count} headers")
+    for _ in range(header_count):
+        position = _after_field(payload, position, end, is_nullable=False)
+        position = _after_field(payload, position, end)
+    return position
+
+
+def _after_field(payload: Buffer, position: int, end: int, *, is_nullable: bool = True) -> int:
+    """Returns the position behind a field; a negative length is null where Kafka allows it."""
+    length, position = read_varint(payload, position, end)
+    if length > end - position or (length < 0 and not is_nullable):
+        raise CorruptRecords(f"record has a key, value or header of {length} bytes")
+    return position + max(length, 0)
 
 
 def read_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:

@@ -8,24 +8,31 @@ or decompressed batches joined into one buffer. `decode` splits a run into outpu
 and bytes, so that Arrow's 32-bit ends cannot overflow.
 
 `decode` accepts exactly the batches that `record.iter_records` accepts, the slow oracle of its
-tests, and raises CorruptRecords for all others.
+tests, and raises CorruptRecords for all others. Plain Python decodes the first records of a
+process, and all of them where numba is not installed: loading the compiled loop takes longer than
+those, and compiling it the first time takes seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch.any_batch import payload_of
 from strandline.storage.records.batch.batch import Batch, BatchHeader
+from strandline.storage.records.batch.record import read_nullable
+from strandline.storage.records.batch.stepper import read_varint, step_records
 from strandline.storage.records.columns.vectorised import (
     INT64_MAX,
     INT64_MIN,
     as_array,
+    available,
     corrupt_record,
     load_kernels,
 )
@@ -37,6 +44,12 @@ if TYPE_CHECKING:
     Bytes: TypeAlias = npt.NDArray[np.uint8]
     Int32s: TypeAlias = npt.NDArray[np.int32]
     Int64s: TypeAlias = npt.NDArray[np.int64]
+
+# Plain Python decodes so much of a process's payloads in a tenth of a second or two, in which the
+# compiled loop would be loaded; compiling it takes seconds more.
+PLAIN_BYTES_MAX: Final = 4 * 1024 * 1024
+# From here on a scan without numba is told what would make it fast.
+SLOW_BYTES: Final = 64 * 1024 * 1024
 
 # Length, attributes, two deltas, two null lengths and a header count: one byte each.
 RECORD_BYTES_MIN: Final = 7
@@ -112,12 +125,25 @@ class DecodedRecords:
     headers: HeaderColumns | None
 
 
+class BatchRow(NamedTuple):
+    """What decoding needs of a batch; the fields are those of the kernel's table."""
+
+    payload_start: int
+    payload_end: int
+    base_offset: int
+    base_timestamp_ms: int
+    fixed_timestamp_ms: int
+    timestamp_type: int
+    record_count: int
+    last_offset_delta: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """Payloads in one buffer, with a row of the kernel's table for each batch."""
 
     payloads: Buffer
-    batches: tuple[tuple[int, ...], ...]
+    batches: tuple[BatchRow, ...]
 
 
 class RunBuilder:
@@ -126,7 +152,7 @@ class RunBuilder:
     def __init__(self, buffer: Buffer, *, run_bytes_max: int = RUN_BYTES_MAX) -> None:
         self._buffer = memoryview(buffer)
         self._run_bytes_max = run_bytes_max
-        self._rows: list[tuple[int, ...]] = []
+        self._rows: list[BatchRow] = []
         self._payload_bytes = 0
         # The decompressed payloads of the run; none while it is a stretch of the buffer.
         self._unpacked: list[Buffer] = []
@@ -207,9 +233,16 @@ def decode(
     A single record larger than `bytes_max` makes an output of its own. Outputs without rows are
     left out. Raises CorruptRecords, after the outputs in front of the bad record.
     """
+    assert bytes_max <= ENDS_MAX, bytes_max
+    decode_run = _decode_plain if _DECODER.is_plain(run) else _decode_compiled
+    return decode_run(run, limits, wanted, rows_max, bytes_max)
+
+
+def _decode_compiled(
+    run: Run, limits: RowLimits, wanted: WantedColumns, rows_max: int, bytes_max: int
+) -> Iterator[DecodedRecords]:
     import numpy as np
 
-    assert bytes_max <= ENDS_MAX, bytes_max
     kernels = load_kernels()
     payloads = as_array(run.payloads)
     batches = np.array(run.batches, np.int64).reshape(-1, kernels.BATCH_FIELDS)
@@ -350,8 +383,8 @@ def _ends_and_bitmap(rows: int) -> tuple[Int32s, Bytes]:
     return ends, np.zeros((rows + 7) // 8, np.uint8)
 
 
-def _table_row(header: BatchHeader, start: int, end: int) -> tuple[int, ...]:
-    return (
+def _table_row(header: BatchHeader, start: int, end: int) -> BatchRow:
+    return BatchRow(
         start,
         end,
         header.base_offset,
@@ -361,3 +394,189 @@ def _table_row(header: BatchHeader, start: int, end: int) -> tuple[int, ...]:
         header.record_count,
         header.last_offset_delta,
     )
+
+
+# --- in plain Python -------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Decoder:
+    """Decides how the runs of one process are decoded.
+
+    Threads may count at once, and lose some bytes: no harm.
+    """
+
+    plain_bytes: int = 0
+
+    def is_plain(self, run: Run) -> bool:
+        """Whether to decode this run without the compiled loop; counts its bytes if so."""
+        is_loaded = load_kernels.cache_info().currsize > 0
+        if available() and (is_loaded or self.plain_bytes >= PLAIN_BYTES_MAX):
+            return False
+        before_bytes = self.plain_bytes
+        self.plain_bytes += sum(batch.payload_end - batch.payload_start for batch in run.batches)
+        if before_bytes < SLOW_BYTES <= self.plain_bytes:
+            warnings.warn(
+                "records are decoded in plain Python, which is slow: install numba",
+                stacklevel=2,
+            )
+        return True
+
+
+_DECODER = Decoder()
+
+
+class _PlainRecord(NamedTuple):
+    """A record, and how many bytes it takes in its batch."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[bytes, bytes | None]]
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The rows of one output; a column that is not wanted stays empty."""
+
+    wanted: WantedColumns
+    offsets: list[int] = field(default_factory=list)
+    timestamps_ms: list[int] = field(default_factory=list)
+    timestamp_types: list[int] = field(default_factory=list)
+    keys: list[bytes | None] = field(default_factory=list)
+    values: list[bytes | None] = field(default_factory=list)
+    header_counts: list[int] = field(default_factory=list)
+    header_keys: list[bytes | None] = field(default_factory=list)
+    header_values: list[bytes | None] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def add(self, record: _PlainRecord, timestamp_type: int) -> None:
+        self.offsets.append(record.offset)
+        self.timestamps_ms.append(record.timestamp_ms)
+        self.timestamp_types.append(timestamp_type)
+        if self.wanted.key:
+            self.keys.append(record.key)
+            self.size_bytes += len(record.key or b"")
+        if self.wanted.value:
+            self.values.append(record.value)
+            self.size_bytes += len(record.value or b"")
+        if self.wanted.headers:
+            self.header_counts.append(len(record.headers))
+            for key, value in record.headers:
+                self.header_keys.append(key)
+                self.header_values.append(value)
+                self.size_bytes += len(key) + len(value or b"")
+
+    def columns(self) -> DecodedRecords:
+        import numpy as np
+
+        return DecodedRecords(
+            row_count=len(self.offsets),
+            offsets=np.array(self.offsets, np.int64),
+            timestamps_ms=np.array(self.timestamps_ms, np.int64),
+            timestamp_types=np.array(self.timestamp_types, np.int32),
+            key=_binary_column(self.keys) if self.wanted.key else None,
+            value=_binary_column(self.values) if self.wanted.value else None,
+            headers=self._header_columns() if self.wanted.headers else None,
+        )
+
+    def _header_columns(self) -> HeaderColumns:
+        null_count = self.header_counts.count(0)
+        return HeaderColumns(
+            ends=_ends(self.header_counts),
+            valid=_bitmap(count > 0 for count in self.header_counts) if null_count else None,
+            null_count=null_count,
+            header_count=len(self.header_keys),
+            keys=_binary_column(self.header_keys),
+            keys_are_ascii=all((key or b"").isascii() for key in self.header_keys),
+            values=_binary_column(self.header_values),
+        )
+
+
+def _decode_plain(
+    run: Run, limits: RowLimits, wanted: WantedColumns, rows_max: int, bytes_max: int
+) -> Iterator[DecodedRecords]:
+    payloads, rows = memoryview(run.payloads), _Rows(wanted)
+    for batch in run.batches:
+        payload = bytes(payloads[batch.payload_start : batch.payload_end])
+        for record in _plain_records(batch, payload):
+            if not (
+                limits.start_offset <= record.offset < limits.end_offset
+                and limits.start_timestamp_ms <= record.timestamp_ms <= limits.last_timestamp_ms
+            ):
+                continue
+            is_full = rows.offsets and rows.size_bytes + record.size_bytes > bytes_max
+            if is_full or len(rows.offsets) == rows_max:
+                yield rows.columns()
+                rows = _Rows(wanted)
+            rows.add(record, batch.timestamp_type)
+    if rows.offsets:
+        yield rows.columns()
+
+
+def _plain_records(batch: BatchRow, payload: bytes) -> Iterator[_PlainRecord]:
+    """Yields the records of a batch. Raises CorruptRecords."""
+    number, previous_delta = 0, -1
+    try:
+        for start, end, after, timestamp_delta_ms in step_records(payload, batch.record_count):
+            offset_delta, at = read_varint(payload, after, end)
+            key, at = read_nullable(payload, at, end)
+            value, at = read_nullable(payload, at, end)
+            headers = _read_headers(payload, at, end)
+            if not previous_delta < offset_delta <= batch.last_offset_delta:
+                raise CorruptRecords(f"an offset delta of {offset_delta} behind {previous_delta}")
+            timestamp_ms = batch.base_timestamp_ms + timestamp_delta_ms
+            if not INT64_MIN <= timestamp_ms <= INT64_MAX:
+                raise CorruptRecords(f"a timestamp of more than 64 bits, {timestamp_ms}")
+            if batch.timestamp_type:
+                timestamp_ms = batch.fixed_timestamp_ms
+            offset = batch.base_offset + offset_delta
+            yield _PlainRecord(offset, timestamp_ms, key, value, headers, end - start)
+            number, previous_delta = number + 1, offset_delta
+    except CorruptRecords as error:
+        raise CorruptRecords(
+            f"record {number} of the batch at offset {batch.base_offset}: {error}"
+        ) from None
+
+
+def _read_headers(records: bytes, position: int, end: int) -> list[tuple[bytes, bytes | None]]:
+    """Returns the headers that fill [position, end). Raises CorruptRecords."""
+    count, position = read_varint(records, position, end)
+    if not 0 <= count <= end - position:
+        raise CorruptRecords(f"header count {count} is impossible")
+    headers = []
+    for _ in range(count):
+        key, position = read_nullable(records, position, end)
+        if key is None:
+            raise CorruptRecords("record has a header without a key")
+        value, position = read_nullable(records, position, end)
+        headers.append((key, value))
+    if position != end:
+        raise CorruptRecords(f"record has {end - position} spare bytes")
+    return headers
+
+
+def _binary_column(contents: Sequence[bytes | None]) -> BinaryColumn:
+    import numpy as np
+
+    null_count = contents.count(None)
+    return BinaryColumn(
+        ends=_ends([len(content or b"") for content in contents]),
+        content=np.frombuffer(b"".join(content or b"" for content in contents), np.uint8),
+        valid=_bitmap(content is not None for content in contents) if null_count else None,
+        null_count=null_count,
+    )
+
+
+def _ends(lengths: Sequence[int]) -> Int32s:
+    import numpy as np
+
+    return np.fromiter(accumulate(lengths, initial=0), np.int32, len(lengths) + 1)
+
+
+def _bitmap(bits: Iterable[bool]) -> Bytes:
+    import numpy as np
+
+    return np.packbits(np.fromiter(bits, np.bool_), bitorder="little")

@@ -12,7 +12,7 @@ Keys are compared by a keyed hash of 128 bits under a secret of each index, so t
 construct two keys that displace each other.
 
 A batch with unreadable records does not fail the cleaning: its keys are not indexed, and it is kept
-as it is. Appends read no records, so a client may have produced such a batch.
+as it is. An append reads lengths and times alone, so a client may have produced such a batch.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ INT64_MAX: Final = 2**63 - 1
 
 
 def available() -> bool:
-    """Whether numba and numpy are installed; without them decoding fails, all else is slower."""
+    """Whether numba and numpy are installed; without numba all is slower."""
     return bool(importlib.util.find_spec("numba") and importlib.util.find_spec("numpy"))
 
 

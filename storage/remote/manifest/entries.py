@@ -44,6 +44,21 @@ class SegmentEntry:
     # are the same then, the bytes are not.
     recompressed_from_bytes: int | None = None
 
+    @property
+    def has_times(self) -> bool:
+        """Whether some record has a timestamp; without one they are as old as their upload."""
+        return self.max_timestamp_ms >= 0
+
+    @property
+    def oldest_ms(self) -> TimestampMs:
+        """The time of the oldest record."""
+        return self.min_timestamp_ms if self.has_times else self.uploaded_ms
+
+    @property
+    def newest_ms(self) -> TimestampMs:
+        """The time of the newest record, by which retention deletes the segment."""
+        return self.max_timestamp_ms if self.has_times else self.uploaded_ms
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRef:

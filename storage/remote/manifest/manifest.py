@@ -60,7 +60,12 @@ from strandline.storage.remote.manifest.json_document import (
     encode_document,
     fields_of,
 )
-from strandline.storage.remote.manifest.open_segment import TailPart, are_adjacent, tail_from
+from strandline.storage.remote.manifest.open_segment import (
+    TailPart,
+    are_adjacent,
+    parts_behind,
+    tail_from,
+)
 from strandline.storage.remote.manifest.page import page_without_first
 
 # A mark is some 300 bytes of the root, and every commit writes all of them: 0.6 MB.
@@ -89,7 +94,7 @@ class Manifest:
     segments: tuple[SegmentEntry, ...] = ()
     pages: tuple[PageRef, ...] = ()
     deleting: tuple[DeletedEntry, ...] = ()
-    # Uploaded parts of the open segment; see manifest/open_segment.py.
+    # Uploaded parts of the log behind the segments; see manifest/open_segment.py.
     tail: tuple[TailPart, ...] = ()
     # Compaction state of a compacted log's archive.
     compaction: CompactionMark | None = None
@@ -126,7 +131,7 @@ class Manifest:
 
     @property
     def tail_end_offset(self) -> Offset:
-        """End of the open segment's uploaded parts; `end_offset` if there are none."""
+        """End of the uploaded parts behind the archive; `end_offset` if there are none."""
         return self.tail[-1].end_offset if self.tail else self.end_offset
 
     @property
@@ -169,6 +174,7 @@ class Manifest:
     ) -> Manifest:
         """Adds the next segment; replaced objects are marked now, or with the time of the upload.
 
+        Parts of the log behind the segment stay.
         Raises ValueError for a gap, an overlap or an empty segment.
         """
         if entry.end_offset <= entry.base_offset or entry.size_bytes <= 0:
@@ -185,14 +191,16 @@ class Manifest:
                 f"segment [{entry.base_offset}, {entry.end_offset}) leaves a gap after "
                 f"{self.end_offset} above the log start {self.log_start_offset}"
             )
-        # The parts of an open segment are obsolete once a later segment is archived.
         added = replace(self, segments=(*self.segments, entry))
-        return added.with_tail((), marked_ms=entry.uploaded_ms if marked_ms is None else marked_ms)
+        return added.with_tail(
+            parts_behind(self.tail, entry.end_offset),
+            marked_ms=entry.uploaded_ms if marked_ms is None else marked_ms,
+        )
 
     def with_tail(self, parts: Sequence[TailPart], *, marked_ms: TimestampMs) -> Manifest:
-        """Replaces the open segment's parts by `parts`; parts that are no longer used are marked.
+        """Replaces the parts behind the archive by `parts`; those no longer used are marked.
 
-        Only as many as there is space for: the open segment must progress even if deletes fail. The
+        Only as many as there is space for: uploads must progress even if deletes fail. The
         other parts become orphans, which a search finds. Raises ValueError unless the parts are one
         contiguous run that begins at or behind the archive's end.
         """

@@ -1,17 +1,22 @@
-"""Checks that a server enforces conditional writes, on which manifests depend.
+"""Tries a server out: conditional writes, on which manifests depend, and what copies need.
 
     1 create an object (If-None-Match)     succeeds
     2 create it again                      fails
     3 replace it (If-Match)                succeeds
     4 replace it with the etag of step 1   fails
     5 eight create an object concurrently, then eight replace it: one succeeds each time
+    6 upload an object in parts, delete it with another etag     the store learns what it lacks
+    7 delete all of them at once                                 likewise
 
 A server that answers 1 to 4 otherwise is refused: these answers are deterministic. One that checks
 first and writes afterwards passes them, and may let several writes of 5 succeed, which only logs a
 warning: a single broker never writes a manifest twice at once. One success in 5 proves nothing.
 
-The requests of a race are concurrent, so the check takes the time of nine requests. Its objects
-lie under `probe/` and are deleted at the end; if that fails, the search for orphans deletes them.
+What a server lacks of 6 and 7, and checksums, is done in another way (`Lack`). One that deletes
+nothing still archives, which is logged.
+
+The requests of a race are concurrent, so the check takes the time of some thirteen requests. Its
+objects lie under `probe/`; what is left there, the search for orphans deletes.
 """
 
 from __future__ import annotations
@@ -19,10 +24,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, auto
 
-from strandline.storage.errors import InvalidConfig, PreconditionFailed, TierError
+from strandline.storage.errors import (
+    InvalidConfig,
+    PreconditionFailed,
+    TierError,
+    TierUnavailable,
+)
 from strandline.storage.remote.keys import PROBE_PREFIX, new_unique
 from strandline.storage.remote.object_store.interface import (
     IfAbsent,
@@ -55,18 +66,31 @@ def check_conditional_writes(store: ObjectStore) -> Conditions:
     Raises InvalidConfig if it writes although a condition does not hold, or refuses a write whose
     condition holds; TierError if a request fails.
     """
-    key, raced_key = (f"{PROBE_PREFIX}{new_unique()}" for _ in range(2))
+    keys = [f"{PROBE_PREFIX}{new_unique()}" for _ in range(3)]
+    key, raced_key, tried_key = keys
     created = store.put(key, b"first", condition=IfAbsent())  # 1
     try:
         _check_one_at_a_time(store, created)
-        return _race_both(store, raced_key)
+        conditions = _race_both(store, raced_key)
+        store.try_out(tried_key)  # 6
+        return conditions
     finally:
-        try:
-            store.delete([key, raced_key])
-        except TierError as error:
+        _delete(store, keys)  # 7
+
+
+def _delete(store: ObjectStore, keys: Sequence[str]) -> None:
+    try:
+        store.delete(keys)
+    except TierError as error:
+        fields = {"keys": " ".join(keys), "reason": str(error)}
+        if isinstance(error, TierUnavailable):
             log.info(
-                "the objects that tried the store out are deleted later",
-                extra={"fields": {"keys": f"{key} {raced_key}", "reason": str(error)}},
+                "the objects that tried the store out are deleted later", extra={"fields": fields}
+            )
+        else:
+            log.warning(
+                "the store refuses to delete: what expires stays in the bucket",
+                extra={"fields": fields},
             )
 
 

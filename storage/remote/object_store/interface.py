@@ -25,6 +25,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeAlias
 
@@ -106,6 +107,19 @@ class ObjectOptions:
 
     storage_class: str = ""
     tags: tuple[tuple[str, str], ...] = ()
+
+
+class Lack(Enum):
+    """A kind of request that a server does not know, and that the store does in another way."""
+
+    # Bodies are read back after each write.
+    CHECKSUMS = "checksums"
+    # Large files are sent in one request.
+    MULTIPART = "multipart"
+    # Objects are deleted one by one.
+    BATCH_DELETE = "batch_delete"
+    # A DELETE that arrives late may delete a later object of its key.
+    CONDITIONAL_DELETE = "conditional_delete"
 
 
 class BodyUnreadable(DiskError):
@@ -241,6 +255,23 @@ class ObjectStore(Protocol):
 
     def delete(self, keys: Sequence[str]) -> None:
         """Deletes all of `keys`; absent ones are ignored. After an error some may remain."""
+
+    def delete_matching(self, key: str, etag: str) -> None:
+        """Deletes the object if it is still the one with this etag; an absent one is ignored.
+
+        Raises PreconditionFailed if it is another one. A store with Lack.CONDITIONAL_DELETE deletes
+        that as well.
+        """
+
+    @property
+    def lacks(self) -> frozenset[Lack]:
+        """The requests that the server does not know, as far as they were tried."""
+
+    def try_out(self, key: str) -> None:
+        """Tries the requests of which `lacks` tells, with an object of its own at `key`.
+
+        The object may stay. Raises what `put` and `delete` raise.
+        """
 
     def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
         """Aborts incomplete uploads that began `older_than_ms` ago by our clock (0: all of them).

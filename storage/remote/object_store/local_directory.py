@@ -52,6 +52,7 @@ from strandline.storage.remote.object_store.interface import (
     FileBody,
     IfAbsent,
     IfMatches,
+    Lack,
     ObjectInfo,
     PutBody,
     PutCondition,
@@ -149,6 +150,21 @@ class LocalDirectoryStore:
                 if path.is_file():
                     files.remove(path)
                     self._drop_empty_folders(path.parent)
+
+    def delete_matching(self, key: str, etag: str) -> None:
+        path = self._path(check_key(key))
+        with _translated(key, "delete"), self._exclusive():
+            if path.is_file():
+                self._check_condition(key, path, IfMatches(etag))
+                files.remove(path)
+                self._drop_empty_folders(path.parent)
+
+    @property
+    def lacks(self) -> frozenset[Lack]:
+        return frozenset()
+
+    def try_out(self, key: str) -> None:
+        """A folder lacks nothing."""
 
     def _drop_empty_folders(self, folder: Path) -> None:
         """Removes folders that became empty: a store has no folders, only keys."""

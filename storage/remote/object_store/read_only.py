@@ -8,6 +8,7 @@ from typing import NoReturn
 from strandline.storage.errors import AccessDenied
 from strandline.storage.model import TimestampMs
 from strandline.storage.remote.object_store.interface import (
+    Lack,
     ObjectInfo,
     ObjectStore,
     PutBody,
@@ -57,6 +58,17 @@ class ReadOnlyStore:
 
     def delete(self, keys: Sequence[str]) -> None:
         self._refuse(keys[0] if keys else "", "delete")
+
+    def delete_matching(self, key: str, etag: str) -> None:
+        del etag
+        self._refuse(key, "delete")
+
+    @property
+    def lacks(self) -> frozenset[Lack]:
+        return self._store.lacks
+
+    def try_out(self, key: str) -> None:
+        self._refuse(key, "put")
 
     def abort_uploads(self, prefix: str, *, older_than_ms: int) -> int:
         self._refuse(prefix, "abort")

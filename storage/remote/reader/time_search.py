@@ -18,6 +18,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.model import Offset, TimestampMs, TimestampOffset
 from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.max_timestamp import newest_in
 from strandline.storage.records.batch.record_times import iter_times
 from strandline.storage.remote.reader.chunk_cache import Chunk
 from strandline.storage.remote.reader.downloads import ChunkDownloads
@@ -67,11 +68,17 @@ async def _chunk_with(index: SegmentIndex, piece: int, downloads: ChunkDownloads
 def _search(
     chunk: Chunk, key: ChunkKey, timestamp_ms: TimestampMs, start_offset: Offset
 ) -> TimestampOffset | None:
-    """Returns the first record at or after both bounds; decompresses one batch, rarely more."""
+    """Returns the first record at or after both bounds.
+
+    The times of each batch are read: pieces and manifests have those of the records, and archives
+    of earlier releases have batches whose headers say something else.
+    """
     piece = chunk.piece(key.position, key.end_position)
     for found in walk(piece):
         header = found.header
-        if header.max_timestamp_ms < timestamp_ms or header.next_offset <= start_offset:
+        if header.next_offset <= start_offset:
+            continue
+        if newest_in(found.encoded(piece), header) < timestamp_ms:
             continue
         for offset, record_ms in iter_times(piece, header, found.position):
             if record_ms >= timestamp_ms and offset >= start_offset:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from strandline.storage.clock import Clock
-from strandline.storage.errors import ObjectCorrupt, TierError, TierUnavailable
+from strandline.storage.errors import (
+    ObjectCorrupt,
+    ObjectNotFound,
+    TierError,
+    TierUnavailable,
+)
 from strandline.storage.model import TimestampMs
 from strandline.storage.remote.object_store.interface import AGE_UNKNOWN, Deadlines, ObjectInfo
-from strandline.storage.remote.s3.attempts import AgainError, Attempts
+from strandline.storage.remote.s3.attempts import AgainError, Attempts, DeadlineError
+from strandline.storage.remote.s3.lacks import Lacks
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
     from types_boto3_s3.type_defs import (
+        DeleteObjectRequestTypeDef,
         GetObjectOutputTypeDef,
         HeadBucketOutputTypeDef,
         HeadObjectOutputTypeDef,
@@ -27,11 +35,15 @@ if TYPE_CHECKING:
         MultipartUploadTypeDef,
         ObjectTypeDef,
     )
+    from urllib3.response import HTTPResponse
 
 T = TypeVar("T")
 
 # Every object is smaller. A reader allocates the Content-Length that a response states.
 OBJECT_BYTES_MAX = 4 * 1024 * 1024 * 1024
+
+# The size of one receive; the deadline is checked between two.
+RECEIVE_BYTES = 1024 * 1024
 
 # S3 returns and deletes at most this many keys per request.
 PAGE_KEYS_MAX = 1000
@@ -51,6 +63,7 @@ class S3Access:
     attempts: Attempts
     deadlines: Deadlines
     clock: Clock
+    lacks: Lacks
 
     def full_key(self, key: str) -> str:
         """Returns the object key in the bucket, prefix included."""
@@ -104,6 +117,48 @@ class S3Access:
                 Bucket=self.bucket, Key=self.full_key(key), ChecksumMode="ENABLED"
             ),
         )
+
+    def delete_one(self, key: str, *, etag: str = "", attempts_max: int | None = None) -> None:
+        """Deletes an object, with `etag` only that version; an absent one is ignored."""
+        request: DeleteObjectRequestTypeDef = {"Bucket": self.bucket, "Key": self.full_key(key)}
+        if etag:
+            request["IfMatch"] = etag
+        with contextlib.suppress(ObjectNotFound):
+            self.send(
+                key,
+                "delete",
+                lambda client: client.delete_object(**request),
+                attempts_max=attempts_max,
+            )
+
+    def body_blocks(
+        self, key: str, response: GetObjectOutputTypeDef, size_bytes: int, deadline_s: float
+    ) -> Iterator[bytes]:
+        """Yields the `size_bytes` bytes of a body as they arrive, within the deadline.
+
+        The SDK's own `read` and `readinto` return once the whole block has arrived, however slowly;
+        `read1` returns after one `recv`, whose time is bounded.
+        """
+        done = 0
+        body = response["Body"]
+        try:
+            with body as entered:
+                # The stubs declare StreamingBody, but entering it returns the wrapped response.
+                stream = cast("HTTPResponse", entered)
+                while done < size_bytes:
+                    if self.clock.monotonic_s() > deadline_s:
+                        raise DeadlineError(f"{done} of {size_bytes} bytes came in time")
+                    block = stream.read1(min(size_bytes - done, RECEIVE_BYTES))
+                    if not block:
+                        detail = f"body ended after {done} of {size_bytes} bytes"
+                        raise AgainError(TierUnavailable(key, "get", detail))
+                    self.attempts.note_progress()
+                    yield block
+                    done += len(block)
+                # The connection is reusable only after the end of the body was read.
+                stream.read1(1)
+        finally:
+            body.close()
 
     def object_pages(
         self,

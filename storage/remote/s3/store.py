@@ -9,7 +9,8 @@ it has no deadline over its attempts. So this module retries each request:
        │ timeout, reset, 5xx, 409, broken body ► pause, next attempt
        ▼ out of attempts or time ──────────────► TierUnavailable
 
-`uploads` describes how a `put` handles 412 and an unknown outcome.
+`uploads` describes how a `put` handles 412 and an unknown outcome, `lacks` what is done on servers
+that do not know a request.
 
 Reads of whole objects verify their CRC-32C. S3 has no checksum for a range: readers of ranges
 verify batch CRCs or section checksums.
@@ -25,7 +26,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import (
@@ -33,6 +34,7 @@ from strandline.storage.errors import (
     InvalidConfig,
     ObjectCorrupt,
     ObjectNotFound,
+    PreconditionFailed,
     TierError,
     TierUnavailable,
 )
@@ -40,6 +42,7 @@ from strandline.storage.model import TimestampMs
 from strandline.storage.remote.object_store.interface import (
     BucketMissing,
     Deadlines,
+    Lack,
     ObjectInfo,
     PutBody,
     PutCondition,
@@ -63,10 +66,12 @@ from strandline.storage.remote.s3.attempts import (
     Failure,
 )
 from strandline.storage.remote.s3.failures import failure_of_code
+from strandline.storage.remote.s3.lacks import Lacks
 from strandline.storage.remote.s3.lifecycle import S3Lifecycle
 from strandline.storage.remote.s3.sdk_responses import bound_answers
 from strandline.storage.remote.s3.uploads import S3Uploads
 from strandline.storage.remote.s3.usage import S3Usage
+from strandline.storage.urls import check_no_password
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -76,7 +81,6 @@ if TYPE_CHECKING:
         GetObjectRequestTypeDef,
         ObjectIdentifierTypeDef,
     )
-    from urllib3.response import HTTPResponse
 
 DEFAULT_REGION = "us-east-1"
 # The SDK's error only says that it found no credentials.
@@ -85,10 +89,14 @@ WHERE_CREDENTIALS_ARE = (
     " this machine a role"
 )
 
-# The size of one receive; the deadline is checked between two.
-RECEIVE_BYTES = 1024 * 1024
+# No object has it.
+_ETAG_OF_NONE = f'"{"0" * 32}"'
 # More threads than this that wait for one store indicate a bug elsewhere.
 CONNECTIONS_MAX = 64
+
+
+# A part of the name of every host of Amazon's S3.
+_AWS_HOST = ".amazonaws.com"
 
 
 class S3Store:
@@ -119,6 +127,7 @@ class S3Store:
             attempts=self._attempts,
             deadlines=deadlines,
             clock=clock,
+            lacks=Lacks(self.url),
         )
         self._uploads = S3Uploads(self._access)
         self._lazy_client: S3Client | None = None
@@ -131,6 +140,11 @@ class S3Store:
     def endpoint_url(self) -> str | None:
         """The URL of the S3 endpoint; None for AWS."""
         return self._endpoint_url
+
+    @property
+    def silent_s(self) -> float:
+        """For how long requests have been under way without any progress."""
+        return self._attempts.silent_s
 
     def statistics(self) -> AttemptStatistics:
         return self._attempts.statistics()
@@ -214,30 +228,11 @@ class S3Store:
     def _receive(
         self, key: str, response: GetObjectOutputTypeDef, target: memoryview, deadline_s: float
     ) -> None:
-        """Fills `target` from the body, within the deadline.
-
-        The SDK's own `read` and `readinto` return once the whole block has arrived, however slowly;
-        `read1` returns after one `recv`, whose time is bounded.
-        """
+        """Fills `target` from the body, within the deadline."""
         done = 0
-        body = response["Body"]
-        try:
-            with body as entered:
-                # The stubs declare StreamingBody, but entering it returns the wrapped response.
-                stream = cast("HTTPResponse", entered)
-                while done < len(target):
-                    if self._clock.monotonic_s() > deadline_s:
-                        raise DeadlineError(f"{done} of {len(target)} bytes came in time")
-                    block = stream.read1(min(len(target) - done, RECEIVE_BYTES))
-                    if not block:
-                        detail = f"body ended after {done} of {len(target)} bytes"
-                        raise AgainError(TierUnavailable(key, "get", detail))
-                    target[done : done + len(block)] = block
-                    done += len(block)
-                # The connection is reusable only after the end of the body was read.
-                stream.read1(1)
-        finally:
-            body.close()
+        for block in self._access.body_blocks(key, response, len(target), deadline_s):
+            target[done : done + len(block)] = block
+            done += len(block)
 
     def head(self, key: str) -> ObjectInfo:
         try:
@@ -277,6 +272,32 @@ class S3Store:
             self._delete_page(keys[start : start + PAGE_KEYS_MAX])
 
     def _delete_page(self, keys: Sequence[str]) -> None:
+        def one_by_one() -> None:
+            for key in keys:
+                self._access.delete_one(key)
+
+        self._access.lacks.do(Lack.BATCH_DELETE, lambda: self._delete_together(keys), one_by_one)
+
+    def delete_matching(self, key: str, etag: str) -> None:
+        is_ignored = Lack.CONDITIONAL_DELETE in self.lacks
+        self._access.delete_one(check_key(key), etag="" if is_ignored else etag)
+
+    @property
+    def lacks(self) -> frozenset[Lack]:
+        return self._access.lacks.found
+
+    def try_out(self, key: str) -> None:
+        self._uploads.try_out(check_key(key))
+        try:
+            # A server that ignores the condition deletes the object.
+            self._access.delete_one(key, etag=_ETAG_OF_NONE)
+        except PreconditionFailed:
+            self._access.lacks.forget(Lack.CONDITIONAL_DELETE)
+        except TierError as error:
+            if type(error) is not TierError:
+                raise
+
+    def _delete_together(self, keys: Sequence[str]) -> None:
         objects: list[ObjectIdentifierTypeDef] = [
             {"Key": self._access.full_key(key)} for key in keys
         ]
@@ -336,7 +357,9 @@ class S3Store:
         if code == "NoSuchBucket" or (
             operation in ("check", "clock") and status == HTTPStatus.NOT_FOUND
         ):
-            where = self._endpoint_url or "AWS"
+            # AWS_ENDPOINT_URL and ~/.aws/config name an endpoint too.
+            endpoint_url = str(self._client().meta.endpoint_url)
+            where = "AWS" if _AWS_HOST in endpoint_url else endpoint_url
             text = (
                 f"bucket {self._bucket!r} does not exist at {where}: create it or correct the URL"
             )
@@ -391,5 +414,6 @@ class S3Store:
                 f"{error}: expected http://host:port or https://host; --endpoint-url,"
                 " strandline.remote.s3.endpoint.url, AWS_ENDPOINT_URL or ~/.aws/config has it"
             ) from error
+        check_no_password("AWS_ENDPOINT_URL or ~/.aws/config", client.meta.endpoint_url)
         bound_answers(client, seconds=self._deadlines.request_s, clock=self._clock)
         return client

@@ -45,19 +45,24 @@ from strandline.storage.remote.object_store.interface import (
     FileBody,
     IfAbsent,
     IfMatches,
+    Lack,
     ObjectInfo,
     ObjectOptions,
     PutBody,
     PutCondition,
+    checksum,
 )
 from strandline.storage.remote.s3.access import (
     CRC32C_FIELD,
     WRITE_ID_FIELD,
     S3Access,
     info_of,
+    info_of_body,
 )
 from strandline.storage.remote.s3.attempts import AgainError
+from strandline.storage.remote.s3.lacks import Lacks
 from strandline.storage.remote.s3.upload_body import BodyPart, BodyReader, measure_body
+from strandline.storage.system import crc32c
 
 if TYPE_CHECKING:
     from types_boto3_s3.literals import StorageClassType
@@ -109,10 +114,8 @@ class S3Uploads:
         self._access = access
 
     def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
-        is_multipart = isinstance(body, FileBody) and body.size_bytes > SINGLE_PUT_BYTES_MAX
-        parts = measure_body(
-            key, body, part_bytes=PART_BYTES if is_multipart else SINGLE_PUT_BYTES_MAX
-        )
+        is_large = isinstance(body, FileBody) and body.size_bytes > SINGLE_PUT_BYTES_MAX
+        parts = measure_body(key, body, part_bytes=PART_BYTES if is_large else SINGLE_PUT_BYTES_MAX)
         upload = _Upload(
             key=key,
             body=body,
@@ -122,42 +125,103 @@ class S3Uploads:
             size_bytes=sum(part.size_bytes for part in parts),
             crc32c=body.crc32c if isinstance(body, FileBody) else parts[0].crc32c,
         )
-        if is_multipart:
-            return self._put_parts(upload)
+        if not is_large:
+            return self._put_at_once(upload)
+        return self._lacks.do(
+            Lack.MULTIPART,
+            lambda: self._put_parts(upload),
+            lambda: self._put_at_once(upload),
+        )
+
+    def try_out(self, key: str) -> ObjectInfo:
+        """Writes a small object in parts, or in one request if the server refuses the parts."""
+        body = b"in parts"
+        upload = _Upload(
+            key=key,
+            body=body,
+            parts=measure_body(key, body, part_bytes=PART_BYTES),
+            condition=None,
+            write_id=new_unique(),
+            size_bytes=len(body),
+            crc32c=checksum(body),
+        )
+        return self._lacks.do(
+            Lack.MULTIPART,
+            lambda: self._put_parts(upload),
+            lambda: self._put_at_once(upload),
+        )
+
+    def _put_at_once(self, upload: _Upload) -> ObjectInfo:
         try:
-            return self._send(upload, lambda deadline_s: self._put_whole(upload, deadline_s))
+            return self._lacks.do(
+                Lack.CHECKSUMS,
+                lambda: self._put_checked(upload),
+                lambda: self._put_unchecked(upload),
+            )
         except ObjectCorrupt:
-            if isinstance(body, FileBody):
-                self._delete_changed(key)
+            if isinstance(upload.body, FileBody):
+                self._delete_changed(upload.key)
             raise
+
+    def _put_checked(self, upload: _Upload) -> ObjectInfo:
+        crc = _base64_crc(upload.crc32c)
+        return self._send(upload, lambda deadline_s: self._put_whole(upload, crc, deadline_s))
+
+    def _put_unchecked(self, upload: _Upload) -> ObjectInfo:
+        """Writes without the checksum, and reads back what the server stored."""
+        written = self._send(upload, lambda deadline_s: self._put_whole(upload, "", deadline_s))
+        self._access.attempts.run(
+            upload.key,
+            "get",
+            lambda deadline_s: self._read_back(written, upload.crc32c, deadline_s),
+            size_bytes=upload.size_bytes,
+        )
+        return written
+
+    def _read_back(self, written: ObjectInfo, sent_crc32c: int, deadline_s: float) -> None:
+        """Raises AgainError unless the server stored the bytes that were sent."""
+        key = written.key
+        response = self._access.client().get_object(
+            Bucket=self._access.bucket, Key=self._access.full_key(key)
+        )
+        size_bytes = info_of_body(key, response).size_bytes
+        if response["ETag"] != written.etag:
+            # Another writer replaced it since: these bytes are not ours.
+            response["Body"].close()
+            return
+        found_crc32c = 0
+        for block in self._access.body_blocks(key, response, size_bytes, deadline_s):
+            found_crc32c = crc32c.crc32c(block, found_crc32c)
+        if found_crc32c != sent_crc32c:
+            text = f"crc32c {found_crc32c:08x} was read back, {sent_crc32c:08x} was written"
+            raise AgainError(ObjectCorrupt(key, "put", text))
+
+    @property
+    def _lacks(self) -> Lacks:
+        return self._access.lacks
 
     def _delete_changed(self, key: str) -> None:
         """Deletes the object of a file that changed while it was sent, if the server kept it."""
         with contextlib.suppress(TierError):
-            self._access.send(
-                key,
-                "delete",
-                lambda client: client.delete_object(
-                    Bucket=self._access.bucket, Key=self._access.full_key(key)
-                ),
-                attempts_max=1,
-            )
+            self._access.delete_one(key, attempts_max=1)
 
-    def _put_whole(self, upload: _Upload, deadline_s: float) -> str:
+    def _put_whole(self, upload: _Upload, encoded_crc: str, deadline_s: float) -> str:
         request: PutObjectRequestTypeDef = {
             "Bucket": self._access.bucket,
             "Key": self._access.full_key(upload.key),
             "ContentLength": upload.size_bytes,
-            "ChecksumCRC32C": _base64_crc(upload.crc32c),
             "Metadata": upload.metadata,
         }
+        if encoded_crc:
+            request["ChecksumCRC32C"] = encoded_crc
         _add_options(request, upload.options)
         _add_condition(request, upload.condition)
         if upload.size_bytes <= SMALL_BODY_BYTES and not isinstance(upload.body, FileBody):
             request["Body"] = bytes(upload.body)
             response = self._access.client().put_object(**request)
         else:
-            with self._reader(upload, upload.parts[0], deadline_s) as reader:
+            whole = BodyPart(position=0, size_bytes=upload.size_bytes, crc32c=upload.crc32c)
+            with self._reader(upload, whole, deadline_s) as reader:
                 request["Body"] = _as_file(reader)
                 response = self._access.client().put_object(**request)
         return response.get("ETag", "")
@@ -170,6 +234,7 @@ class S3Uploads:
             clock=self._access.clock,
             deadline_s=deadline_s,
             progress_s=self._access.deadlines.read_s,
+            on_progress=self._access.attempts.note_progress,
         )
 
     def _send(self, upload: _Upload, attempt: Callable[[float], str]) -> ObjectInfo:

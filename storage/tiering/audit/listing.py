@@ -44,7 +44,9 @@ class ArchivedPartition:
     end_offset: Offset = 0
     min_timestamp_ms: TimestampMs | None = None
     max_timestamp_ms: TimestampMs | None = None
+    # Marked for deletion, and not in the sizes above: segments and objects that they replaced.
     deleting_count: int = 0
+    deleting_bytes: int = 0
     revision: int = 0
     leader_epoch: Epoch = 0
     problem: str = ""
@@ -140,6 +142,7 @@ def _describe(store: ObjectStore, info: TopicInfo, number: int) -> ArchivedParti
         min_timestamp_ms=min((part.min_timestamp_ms for part in parts), default=None),
         max_timestamp_ms=max((part.max_timestamp_ms for part in parts), default=None),
         deleting_count=len(manifest.deleting),
+        deleting_bytes=sum(mark.size_bytes for mark in manifest.deleting),
         revision=manifest.revision,
         leader_epoch=manifest.leader_epoch,
     )

@@ -28,7 +28,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from enum import Enum
@@ -49,6 +49,7 @@ from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.store import ManifestPages, load
 from strandline.storage.remote.manifest.topic_info import load_topic_info
 from strandline.storage.remote.object_store.interface import ObjectInfo, ObjectStore
+from strandline.storage.tiering.audit.usage import Sum, topic_of
 from strandline.storage.tiering.partition.older_manifest import (
     ArchivedEpochs,
     is_beyond,
@@ -118,6 +119,8 @@ class BucketComparison:
     orphans: tuple[Orphan, ...]
     missing_keys: tuple[str, ...]
     unreadable: tuple[UnreadablePartition, ...]
+    # By topic, objects that wait for their deletion: marked in a manifest, or of a deleted topic.
+    marked: Mapping[str, Sum]
 
 
 def delete_orphans(store: ObjectStore, orphans: Sequence[Orphan]) -> None:
@@ -178,6 +181,7 @@ def compare(
         orphans=tuple(comparison.orphans),
         missing_keys=tuple(comparison.missing_keys),
         unreadable=tuple(comparison.unreadable),
+        marked=comparison.marked,
     )
 
 
@@ -207,6 +211,7 @@ class _Comparison:
         self.orphans: list[Orphan] = []
         self.missing_keys: list[str] = []
         self.unreadable: list[UnreadablePartition] = []
+        self.marked: dict[str, Sum] = {}
 
     def compare_topic(self, folder_name: str, objects: Iterator[ObjectInfo]) -> None:
         folder = parse_topic_folder(folder_name)
@@ -217,6 +222,7 @@ class _Comparison:
             self.object_count += len(listed)
             self._on_objects(len(listed))
             if verdict is _TopicVerdict.DELETED:
+                self._add_marked(listed)
                 continue
             if verdict is _TopicVerdict.UNKNOWN:
                 self._take(_Compared(spare=listed, reason=OrphanReason.UNKNOWN_NAME))
@@ -275,12 +281,13 @@ class _Comparison:
         if referred is None:
             return _Compared(spare=listed, reason=OrphanReason.NO_MANIFEST)
         named = referred.needed | referred.marked
+        marked = [info for info in listed if info.key in referred.marked - referred.needed]
         spare = [info for info in listed if info.key not in named]
         unseen = referred.needed.difference(info.key for info in listed)
         missing = [key for key in sorted(unseen) if not self._exists(key)]
         if missing or any(is_beyond(info.key, referred.manifest) for info in spare):
             reason = OrphanReason.OLDER_MANIFEST
-            return _Compared(spare=spare, reason=reason, missing_keys=missing)
+            return _Compared(spare=spare, reason=reason, missing_keys=missing, marked=marked)
         try:
             other = with_other_records(
                 self._store,
@@ -290,7 +297,7 @@ class _Comparison:
             )
         except StorageError as error:
             return _Compared(unreadable=UnreadablePartition(partition=partition, reason=str(error)))
-        return _Compared(spare=spare, of_other_records=other)
+        return _Compared(spare=spare, of_other_records=other, marked=marked)
 
     def _referred_keys(self, partition: TopicIdPartition) -> _ReferredKeys | None:
         """Returns every key that the manifest refers to; None without a manifest."""
@@ -315,7 +322,12 @@ class _Comparison:
             return False
         return True
 
+    def _add_marked(self, objects: Iterable[ObjectInfo]) -> None:
+        for info in objects:
+            self.marked.setdefault(topic_of(info.key), Sum()).add(info.size_bytes)
+
     def _take(self, found: _Compared) -> None:
+        self._add_marked(found.marked)
         self.missing_keys.extend(found.missing_keys)
         if found.unreadable is not None:
             self.unreadable.append(found.unreadable)
@@ -346,6 +358,8 @@ class _Compared:
     # Keys in `spare` with OrphanReason.OTHER_RECORDS in place of `reason`.
     of_other_records: frozenset[str] = frozenset()
     missing_keys: Sequence[str] = ()
+    # Objects that its manifest marks for deletion.
+    marked: Sequence[ObjectInfo] = ()
     unreadable: UnreadablePartition | None = None
 
 

@@ -7,7 +7,7 @@ objects (or versions); no object is read.
                open        .tail       pieces of open segments
                indexes     .meta
                manifests   manifest.json and pages, topic.json
-               metadata    cluster.json, changes.json, metadata/, groups/
+               metadata    cluster.json, changes.json, verify.json, metadata/, groups/
                other       unknown names
 """
 
@@ -25,6 +25,7 @@ from strandline.storage.remote.keys import (
     TOPIC_FILE,
     TOPICS_PREFIX,
     TRANSACTIONS_PREFIX,
+    VERIFY_KEY,
     ObjectKind,
     parse_partition_object,
     parse_topic_folder,
@@ -64,7 +65,7 @@ class Sum:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """The storage usage of an archive. `by_topic` has "" for objects of no topic. Older versions
-    are only in `older` and in `by_class`, since they are billed like the others.
+    are only in `older`, by topic and summed, and in `by_class`: they are billed like the others.
     """
 
     by_topic: dict[str, Sum]
@@ -72,6 +73,7 @@ class Usage:
     by_class: dict[str, Sum]
     small: Sum
     older: Sum
+    older_by_topic: dict[str, Sum]
     delete_marker_count: int
 
     @property
@@ -87,6 +89,7 @@ def sum_up(versions: Iterable[ObjectVersion]) -> Usage:
     by_kind: dict[str, Sum] = {}
     by_class: dict[str, Sum] = {}
     small, older = Sum(), Sum()
+    older_by_topic: dict[str, Sum] = {}
     delete_marker_count = 0
     for version in versions:
         if version.is_delete_marker:
@@ -95,6 +98,7 @@ def sum_up(versions: Iterable[ObjectVersion]) -> Usage:
         by_class.setdefault(version.storage_class, Sum()).add(version.size_bytes)
         if not version.is_current:
             older.add(version.size_bytes)
+            older_by_topic.setdefault(topic_of(version.key), Sum()).add(version.size_bytes)
             continue
         by_topic.setdefault(topic_of(version.key), Sum()).add(version.size_bytes)
         by_kind.setdefault(kind_of(version.key), Sum()).add(version.size_bytes)
@@ -106,6 +110,7 @@ def sum_up(versions: Iterable[ObjectVersion]) -> Usage:
         by_class=by_class,
         small=small,
         older=older,
+        older_by_topic=older_by_topic,
         delete_marker_count=delete_marker_count,
     )
 
@@ -123,7 +128,7 @@ def kind_of(key: str) -> str:
     parsed = parse_partition_object(key)
     if parsed is not None:
         return _KINDS[parsed.kind]
-    if key in (CLUSTER_KEY, CHANGES_KEY) or key.startswith(_METADATA_PREFIXES):
+    if key in (CLUSTER_KEY, CHANGES_KEY, VERIFY_KEY) or key.startswith(_METADATA_PREFIXES):
         return "metadata"
     is_topic = topic_of(key) != "" and key.count("/") == 2 and key.endswith("/" + TOPIC_FILE)
     return "manifests" if is_topic else "other"

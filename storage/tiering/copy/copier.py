@@ -1,6 +1,6 @@
 """Copies one closed segment into the bucket, without committing or freeing anything.
 
-    1 flush      the segment and all earlier ones are durable on this disk
+    1 flush      the segment and all earlier ones are durable on this disk, but no later one
     2 inspect    every batch checked; checksum, counts, time bounds, chunks (own process);
                  if the topic asks for recompression, the segment is rewritten first, and steps 3
                  and 4 upload the rewritten one                crash point copy.after-rewrite
@@ -233,7 +233,7 @@ class SegmentCopier:
     def _copy(self, source: CopySource, local: LocalLog) -> SegmentEntry:
         """Runs steps 1 to 5; blocks."""
         self._check_wanted(source)
-        local.flush()  # 1
+        local.flush(source.end_offset)  # 1
         if source.recompression_level is None:
             return self._copy_inspected(source, self._inspect(source), source.segment.log_path)
         with nameless_file(source.segment.log_path.parent) as path:

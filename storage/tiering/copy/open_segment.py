@@ -1,32 +1,41 @@
-"""Uploads the open segment in parts, so that losing the machine loses few records.
+"""Uploads what lies behind the archive's end in parts, so that losing the machine loses little.
+
+    archive ... ][ part ][ part ][part]
+                 [ closed segment ][ open segment ...     those that cannot be copied yet
 
     1 flush      the log first, so that the bucket never has records that the disk may lose
     2 put        a part with the new batches               crash point tail.after-part
     3 commit     the manifest, by compare-and-swap         crash point tail.after-commit
 
-A crash after 2 leaves an orphan. A new part replaces the earlier parts that are not larger than
-itself, as long as it stays small enough for memory: so there are few parts, and each byte is
-uploaded only a few times. Parts that get smaller and smaller are not replaced that way: from
-`PARTS_MANY` on, a part replaces every earlier one that fits.
+A segment is copied as a whole once it is closed, no transaction in it is open, and the cleaner is
+done with it. Until then it is uploaded in parts, and so is all behind it. A segment that only waits
+for its turn, or as long as remote.copy.lag.* says, is not: it would be uploaded twice.
+
+A crash after 2 leaves an orphan. A new part replaces the earlier parts of its segment that are not
+larger than itself, as long as it stays small enough for memory: so there are few parts, and each
+byte is uploaded only a few times. Parts that get smaller and smaller are not replaced that way:
+from `PARTS_MANY` on, a part replaces every earlier one that fits.
 
 Records wait for at most `strandline.remote.active.segment.upload.ms`. Their arrival is noticed at
-the next check, so the time between two checks is subtracted.
+the next check, so the time between two checks is subtracted. With `remote.log.copy.disable` nothing
+new goes to the bucket, and what is there stays (KIP-950).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
+from weakref import WeakSet
 
 from strandline.storage.clock import Clock
 from strandline.storage.crash_points import TAIL_AFTER_COMMIT, TAIL_AFTER_PART, crash_point
 from strandline.storage.errors import CorruptFile, CorruptRecords
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.segment.segment import LogSegment
-from strandline.storage.model import Epoch, Offset, TopicIdPartition
+from strandline.storage.model import Epoch, Offset, Position, TopicIdPartition
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.batch import LOG_OVERHEAD
 from strandline.storage.remote.keys import new_unique, tail_key
@@ -35,7 +44,6 @@ from strandline.storage.remote.object_store.interface import ObjectStore, checks
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
 from strandline.storage.tiering.partition.open_segment_parts import is_prefix_of
-from strandline.storage.tiering.policy.lifecycle import SegmentState
 from strandline.storage.tiering.policy.quota import TierQuota
 
 # A part is read into memory; only a single larger batch exceeds this.
@@ -43,24 +51,45 @@ PART_BYTES_MAX = 16 * 1024 * 1024
 # The manifest names every part. Normally there are fewer: any two neighbours together exceed the
 # maximum of a part, which makes 256 parts for the largest segment, of 2 GiB.
 PARTS_MANY = 300
+# With so many, 16 GiB of them, nothing more is uploaded until a segment can be copied: each commit
+# writes all names, some 300 KB.
+PARTS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Extent:
-    """The open segment at one moment."""
+    """A segment behind the archive at one moment; it begins `position` bytes behind the first."""
 
     segment: LogSegment
+    position: Position
     size_bytes: int
     end_offset: Offset
 
+    @property
+    def end_position(self) -> Position:
+        return self.position + self.size_bytes
+
+
+def _extents(segments: Sequence[LogSegment]) -> Iterator[_Extent]:
+    position = 0
+    for segment in segments:
+        extent = _Extent(
+            segment=segment,
+            position=position,
+            size_bytes=segment.size_bytes,
+            end_offset=segment.end_offset,
+        )
+        yield extent
+        position = extent.end_position
+
 
 def tail_check_ms(interval_ms: int, upload_ms: int) -> int:
-    """Ms between two checks whether the open segment is due: at least two in `upload_ms`."""
+    """Ms between two checks whether a part is due: at least two in `upload_ms`."""
     return min(interval_ms, max(1, upload_ms // 2))
 
 
 class OpenSegmentCopier:
-    """Uploads parts of the open segment of any partition: steps 1 and 2."""
+    """Uploads parts of the log behind any partition's archive: steps 1 and 2."""
 
     def __init__(
         self,
@@ -81,6 +110,7 @@ class OpenSegmentCopier:
     async def copy(
         self,
         local: LocalLog,
+        segments: Sequence[LogSegment],
         tail: Sequence[TailPart],
         partition: TopicIdPartition,
         *,
@@ -88,14 +118,12 @@ class OpenSegmentCopier:
     ) -> tuple[TailPart, ...]:
         """Uploads a part; returns the parts to commit: those of `tail` that stay, and the new one.
 
-        `tail` must be of the current open segment, or empty. Raises DiskError, TierError.
+        `segments` must begin with `tail` and have more. Raises DiskError, TierError.
         """
-        segment = local.active_segment
-        extent = _Extent(
-            segment=segment, size_bytes=segment.size_bytes, end_offset=local.end_offset
-        )
+        position = tail[-1].end_position if tail else 0
+        extent = next(one for one in _extents(segments) if one.end_position > position)
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, local.flush)  # 1
+        await loop.run_in_executor(self._executor, local.flush, extent.end_offset)  # 1
         call = partial(self._put, extent, tuple(tail), partition, leader_epoch)
         return await loop.run_in_executor(self._executor, call)  # 2
 
@@ -108,21 +136,22 @@ class OpenSegmentCopier:
     ) -> tuple[TailPart, ...]:
         position = tail[-1].end_position if tail else 0
         base_offset = tail[-1].end_offset if tail else extent.segment.base_offset
-        size_bytes = min(extent.size_bytes - position, PART_BYTES_MAX)
+        size_bytes = min(extent.end_position - position, PART_BYTES_MAX)
         kept = list(tail)
         is_crowded = len(tail) >= PARTS_MANY
-        while kept and _swallows(kept[-1].size_bytes, size_bytes, is_crowded=is_crowded):
+        while kept and kept[-1].position >= extent.position:
+            if not _swallows(kept[-1].size_bytes, size_bytes, is_crowded=is_crowded):
+                break
             swallowed = kept.pop()
             position, base_offset = swallowed.position, swallowed.base_offset
             size_bytes += swallowed.size_bytes
+        file, file_position = extent.segment.file(), position - extent.position
         # Whatever max.message.bytes allows, a part holds a batch at least.
-        _, batch_length = LOG_OVERHEAD.unpack(
-            extent.segment.file().read_at(position, LOG_OVERHEAD.size)
-        )
+        _, batch_length = LOG_OVERHEAD.unpack(file.read_at(file_position, LOG_OVERHEAD.size))
         size_bytes = max(size_bytes, LOG_OVERHEAD.size + batch_length)
-        content = extent.segment.file().read_at(position, size_bytes)
+        content = file.read_at(file_position, size_bytes)
         end_offset = extent.end_offset
-        if position + size_bytes < extent.size_bytes:
+        if position + size_bytes < extent.end_position:
             content, end_offset = _whole_batches(content)
         key = tail_key(
             partition, base_offset=base_offset, leader_epoch=leader_epoch, unique=new_unique()
@@ -167,79 +196,100 @@ def _whole_batches(content: bytes) -> tuple[bytes, Offset]:
     for batch in walk(content):
         end, end_offset = batch.end_position, batch.header.next_offset
     if not end:
-        raise CorruptFile(f"no batch ends in {len(content)} bytes of the open segment")
+        raise CorruptFile(f"no batch ends in {len(content)} bytes of a segment")
     return content[:end], end_offset
 
 
 class OpenSegmentSteps:
-    """Copies new records of one partition's open segment. Used on the event loop only."""
+    """Uploads new records behind one partition's archive. Used on the event loop only."""
 
     def __init__(self, owner: ManifestOwner, copier: OpenSegmentCopier) -> None:
         self._owner = owner
         self._copier = copier
-        # When the records have waited long enough; None while all of them are in the bucket.
-        self._due_s: float | None = None
-        # The open segment of which the committed parts are known to be the beginning.
-        self._checked: LogSegment | None = None
+        # Since when records wait; None while all of them are in the bucket. How long they may is
+        # asked for at each step: it may be altered meanwhile.
+        self._waiting_since_s: float | None = None
+        # Segments whose bytes the committed parts are known to have, since so many cuts of the log.
+        # Weak: a segment that is held keeps its file on the disk.
+        self._checked: WeakSet[LogSegment] = WeakSet()
+        self._checked_cut_count = 0
 
     async def step(self) -> bool:
         """Uploads and commits a part if one is due; True if there is more. Raises StorageError."""
         owner, local = self._owner, self._owner.log.local
-        segment = local.active_segment
-        tail = await self._tail_that_fits()
-        covered = tail[-1].end_offset if tail else segment.base_offset
-        if not self._is_due(owner.log, max(covered, owner.log.log_start_offset)):
+        cut_count, segments = local.cut_count, self._segments()
+        tail = await self._tail_that_fits(segments)
+        if not self._is_due(owner.log, segments, tail) or len(tail) >= PARTS_MAX:
             return False
         if await self._copier.quota.wait_a_step():
             return True
         await owner.ensure_manifest()
-        if owner.life.is_detached() or local.active_segment is not segment:
-            # `tail` belongs to a segment that is closed by now.
-            return not owner.life.is_detached()
-        end_offset = local.end_offset
+        if owner.life.is_detached():
+            return False
+        manifest, end_offset = owner.manifest(), local.end_offset
         parts = await self._copier.copy(
-            local, tail, owner.remote.partition, leader_epoch=owner.leader_epoch
+            local, segments, tail, owner.remote.partition, leader_epoch=owner.leader_epoch
         )
         self._copier.quota.record(parts[-1].size_bytes)
-        if owner.life.is_detached() or local.active_segment is not segment:
-            # It was closed meanwhile and will be copied as a whole: the part is an orphan.
-            return True
-        await owner.commit(  # 3
-            owner.manifest().with_tail(parts, marked_ms=owner.clock.now_ms())
-        )
+        if owner.life.is_detached() or local.cut_count != cut_count:
+            # The part is an orphan: its records are gone from the log.
+            return not owner.life.is_detached()
+        await owner.commit(manifest.with_tail(parts, marked_ms=owner.clock.now_ms()))  # 3
         crash_point(TAIL_AFTER_COMMIT)
+        self._note_checked(segments, cut_count)
         if parts[-1].end_offset < end_offset:
             # The remaining records are as old: they are due as well.
             return True
-        self._due_s = None
+        self._waiting_since_s = None
         return False
 
-    async def _tail_that_fits(self) -> tuple[TailPart, ...]:
-        """Returns the committed parts, if the current open segment begins with them."""
-        tail = () if self._owner.remote.manifest is None else self._owner.remote.manifest.tail
-        segment = self._owner.log.local.active_segment
-        if not tail or tail[0].base_offset != segment.base_offset:
+    def _segments(self) -> Sequence[LogSegment]:
+        """Returns the local segments behind the archive; none if the first one is copied soon."""
+        waiting = self._owner.log.judge().not_copyable_yet
+        if not waiting:
             return ()
-        if self._checked is not segment:
-            # Once after a start: the disk may have diverged from the bucket.
-            if not await self._owner.threads.run(
-                partial(is_prefix_of, tail, self._owner.log.local)
-            ):
+        return tuple(
+            segment
+            for segment in self._owner.log.local.segments
+            if segment.is_active
+            or (segment.size_bytes and segment.end_offset > waiting[0].base_offset)
+        )
+
+    async def _tail_that_fits(self, segments: Sequence[LogSegment]) -> tuple[TailPart, ...]:
+        """Returns the committed parts, if the log behind the archive begins with them."""
+        owner = self._owner
+        tail = () if owner.remote.manifest is None else owner.remote.manifest.tail
+        if not tail or not segments or tail[0].base_offset != segments[0].base_offset:
+            return ()
+        local = owner.log.local
+        cut_count = local.cut_count
+        covered = [s for s in segments if s.base_offset < tail[-1].end_offset]
+        is_checked = cut_count == self._checked_cut_count and self._checked.issuperset(covered)
+        if not is_checked:
+            # After a start: the disk may have diverged from the bucket. The cleaner replaces files.
+            if not await owner.threads.run(partial(is_prefix_of, tail, local)):
                 return ()
-            self._checked = segment
+            self._note_checked(covered, cut_count)
         return tail
 
-    def _is_due(self, unified_log: UnifiedLog, covered_offset: Offset) -> bool:
-        """Returns whether records above `covered_offset` have waited as long as they may."""
+    def _note_checked(self, segments: Sequence[LogSegment], cut_count: int) -> None:
+        self._checked, self._checked_cut_count = WeakSet(segments), cut_count
+
+    def _is_due(
+        self, unified_log: UnifiedLog, segments: Sequence[LogSegment], tail: Sequence[TailPart]
+    ) -> bool:
+        """Returns whether records of `segments` behind `tail` have waited as long as they may."""
         upload_ms = unified_log.config.strandline_remote_active_segment_upload_ms
-        pending = unified_log.judge().pending
-        is_next = all(segment.state is SegmentState.ACTIVE for segment in pending)
-        if upload_ms < 0 or not is_next or unified_log.local.end_offset <= covered_offset:
-            self._due_s = None
+        is_wanted = upload_ms >= 0 and unified_log.local.is_being_copied
+        waiting_bytes = sum(segment.size_bytes for segment in segments)
+        has_more = waiting_bytes > (tail[-1].end_position if tail else 0)
+        has_more = has_more and unified_log.local.end_offset > unified_log.log_start_offset
+        if not is_wanted or not has_more:
+            self._waiting_since_s = None
             return False
         now_s = self._owner.clock.monotonic_s()
-        if self._due_s is None:
-            # They may have arrived right after the last check.
-            passed_ms = min(upload_ms, tail_check_ms(self._copier.interval_ms, upload_ms))
-            self._due_s = now_s + (upload_ms - passed_ms) / 1000
-        return now_s >= self._due_s
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        # They may have arrived right after the check before the one that saw them.
+        unseen_ms = tail_check_ms(self._copier.interval_ms, upload_ms)
+        return (now_s - self._waiting_since_s) * 1000 + unseen_ms >= upload_ms

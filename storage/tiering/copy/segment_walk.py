@@ -129,8 +129,8 @@ def _read(
 ) -> TimestampBounds | None:
     """Bounds of the records; None, and no filter, if they cannot be read.
 
-    An append reads no record, so a producer can have such a batch stored. It is archived unchanged:
-    one client's broken batch must not keep the whole partition on the local disk.
+    Earlier releases stored such batches, and so does Kafka. They are archived unchanged: one
+    client's broken batch must not keep the whole partition on the local disk.
     """
     try:
         # The keys of control records (markers) get into the filter too, which does no harm.

@@ -67,10 +67,13 @@ class RemoteLog:
         gate: ReadGate,
         life: ArchiveLife,
         is_followed: bool = False,
+        on_unavailable: Callable[[], None] = lambda: None,
     ) -> None:
         """`executor` runs the loading of manifest pages; `gate` bounds the reads of all. One that
-        `is_followed` is written by another broker, and this one is a replica.
+        `is_followed` is written by another broker, and this one is a replica. `on_unavailable` is
+        called when a read failed and the store may be down.
         """
+        self._on_unavailable = on_unavailable
         self.partition = partition
         self.life = life
         self.is_followed = is_followed
@@ -240,14 +243,18 @@ class RemoteLog:
         up.
         """
         self._gate.check_quota(self.partition)
-        found = await self.reader.read(
-            entry,
-            offset,
-            bytes_max=bytes_max,
-            end_offset=end_offset,
-            next_entries=self.following(entry),
-            waiting=self._gate.waiting(self.partition),
-        )
+        try:
+            found = await self.reader.read(
+                entry,
+                offset,
+                bytes_max=bytes_max,
+                end_offset=end_offset,
+                next_entries=self.following(entry),
+                waiting=self._gate.waiting(self.partition),
+            )
+        except TierUnavailable:
+            self._on_unavailable()
+            raise
         self._gate.quota.record(found.size_bytes)
         return found
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.tiering.log.exposure import Exposure
 from strandline.storage.tiering.log.remote_log import RemoteLog
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.policy.lifecycle import SegmentState, SegmentVerdict
@@ -72,6 +73,8 @@ class PartitionStatistics:
     delete_failure: FailureInfo | None
     merge_failure: FailureInfo | None = None
     holding: HoldingTransaction | None = None
+    # None while the archive's extent is not known.
+    exposed: Exposure | None = None
 
 
 def statistics_of(
@@ -81,6 +84,7 @@ def statistics_of(
     copy_failure: FailureInfo | None,
     delete_failure: FailureInfo | None,
     merge_failure: FailureInfo | None,
+    exposed: Exposure | None = None,
 ) -> PartitionStatistics:
     """Returns everything about this partition, as of now."""
     verdict, manifest = unified_log.judge(), remote.manifest
@@ -107,6 +111,7 @@ def statistics_of(
         delete_failure=delete_failure,
         merge_failure=merge_failure,
         holding=holding,
+        exposed=exposed,
     )
 
 

@@ -24,6 +24,7 @@ from functools import partial
 from typing import TypeAlias
 
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.alterations import Alterations
 from strandline.storage.concurrency.tasks import side_by_side
 from strandline.storage.errors import StorageError, TierError, TierUnavailable
 from strandline.storage.local.cleaner.process import CleanerProcess
@@ -55,7 +56,8 @@ from strandline.storage.tiering.policy.archive_state import ArchiveLife
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.quota import ReadGate, TierQuota
-from strandline.storage.tiering.policy.store_health import PROBE_BACKOFF, StoreHealth
+from strandline.storage.tiering.policy.retry import RetryState
+from strandline.storage.tiering.policy.store_health import StoreHealth
 
 log = logging.getLogger(__name__)
 
@@ -84,15 +86,22 @@ class TieringManager:
         on_restarted: Callable[[], None] = lambda: None,
         believed_ms: Callable[[], TimestampMs] | None = None,
         ownership: Ownership | None = None,
+        alterations: Alterations | None = None,
     ) -> None:
         """`on_topic_purged` is called when the bucket has no object of a topic and gets none,
         `on_restarted` when a log was restarted behind its archive, before it takes appends.
 
         `believed_ms` is the time by which tombstones expire; None: the clock's. `ownership` says
-        whether the archive is this broker's; None: it is.
+        whether the archive is this broker's; None: it is. `alterations` end the schedule's sleep
+        when the settings of a topic or the broker are altered; None: none are.
         """
         self.ownership = ownership or Ownership()
-        self.health = StoreHealth(store, executor=executors.metadata, clock=clock)
+        self.health = StoreHealth(
+            store,
+            executor=executors.probes or executors.metadata,
+            clock=clock,
+            writes=not config.follows,
+        )
         self.fetch_quota = TierQuota(config.fetch_quota, clock)
         self.changes = ChangeWriter(
             store,
@@ -106,6 +115,7 @@ class TieringManager:
         self._reader = reader
         self._clock = clock
         self._config = config
+        self._alterations = alterations or Alterations()
         self.counters: dict[str, TopicCounters] = {}
         # Of removed topics, so that a sum over all never decreases.
         self.departed = TopicCounters()
@@ -174,6 +184,7 @@ class TieringManager:
             gate=self._gate,
             life=ArchiveLife(self.ownership),
             is_followed=self._config.follows,
+            on_unavailable=self.health.doubt,
         )
         if is_new:
             remote.adopt(None)
@@ -299,9 +310,9 @@ class TieringManager:
         if self.ownership.confirm():
             self._add_all()
 
-    def note_probe(self, refusal: TierError | None) -> None:
-        """Records a write probe; `refusal`: why the store takes no writes, so nothing is copied."""
-        if self.health.note_probe(refusal):
+    def note_claim(self, failure: TierError | None, refusal: TierError | None) -> None:
+        """Records an attempt to claim the archive; see `StoreHealth.note_claim`."""
+        if self.health.note_claim(failure, refusal):
             self._add_all()
 
     @property
@@ -334,9 +345,13 @@ class TieringManager:
 
         await asyncio.gather(*map(load, partitions))
 
+    async def watch_store(self) -> None:
+        """Keeps the store's health up to date until it is cancelled, also before `run`."""
+        await self.health.watch(self._add_all)
+
     async def run(self) -> None:
         """Works until it is cancelled."""
-        works = [self._schedule(), self._watch_store(), self._pool.run()]
+        works = [self._schedule(), self._pool.run()]
         if not self._config.follows:
             works += [self._keep_house(), self.changes.run()]
         await side_by_side(*works)
@@ -346,6 +361,11 @@ class TieringManager:
         silent = [partition.apply_changes(changes) for partition in self._partitions.values()]
         self._add_all()
         return any(silent)
+
+    @property
+    def is_following(self) -> bool:
+        """Whether a replica has manifests to read that its last poll asked for."""
+        return any(partition.is_due for partition in self._partitions.values())
 
     async def write_last_changes(self) -> None:
         """Announces the last changes to replicas, after `run` has ended.
@@ -357,18 +377,19 @@ class TieringManager:
         await self.changes.step(is_last=True)
 
     def reconfigure(self, config: TieringConfig) -> None:
-        """Applies the dynamic settings: quotas, parallel copies and reads."""
+        """Applies the dynamic settings: quotas, parallel copies and reads, memory for keys."""
         self.copy_quota.limits = config.copy_quota
         self.fetch_quota.limits = config.fetch_quota
         self._gate.reads_max = config.reads_max
         self._pool.resize(config.workers)
         self._workers.copier.copies_max = config.workers
+        self._workers.compactor.key_bytes_max = config.compaction_key_bytes_max
 
     async def _schedule(self) -> None:
         while True:
             self._removals.begin_second_purges()
             self._add_all()
-            await asyncio.sleep(self._interval_ms() / 1000)
+            await self._alterations.sleep(lambda: self._interval_ms() / 1000)
 
     def _interval_ms(self) -> int:
         """Ms until every partition is checked again: the shortest that one of them needs."""
@@ -379,12 +400,6 @@ class TieringManager:
         interval_ms = self._config.task_interval_ms
         wanted = (tail_check_ms(interval_ms, one_ms) for one_ms in uploads_ms if one_ms >= 0)
         return min(wanted, default=interval_ms)
-
-    async def _watch_store(self) -> None:
-        while True:
-            if await self.health.probe_if_due():
-                self._add_all()
-            await asyncio.sleep(PROBE_BACKOFF.first_s)
 
     async def _keep_house(self) -> None:
         while True:
@@ -417,7 +432,8 @@ class TieringManager:
 
     async def run_once(self) -> None:
         """Does all work that is due, until none is left: for tests and tools."""
-        await self.health.probe_if_due()
+        if not self.health.is_up:
+            await self.health.probe_if_due()
         if not self._tombstones_read:
             await self._read_tombstones()
         self._removals.begin_second_purges()
@@ -447,6 +463,8 @@ class TieringManager:
             return True
         self._tombstones_read = True
         for info in topics:
+            if (known := self._topics.get(info.topic_id)) is not None:
+                known.found(info)
             if info.is_deleted or info.topic_id in self._removals.disabled:
                 self._go_on_with_purge(info)
         return True
@@ -466,6 +484,11 @@ class TieringManager:
         """Statistics of one partition; None if it is not tiered."""
         partition = self._partitions.get(topic_partition)
         return None if partition is None else partition.statistics()
+
+    @property
+    def failing(self) -> list[RetryState]:
+        """The work that fails now and is of no partition: purges of topics, the list of changes."""
+        return [*self._removals.failing, *self.changes.failing]
 
     def __repr__(self) -> str:
         return (

@@ -4,7 +4,7 @@ One step, under the partition's lock; each file numbers its own steps:
 
     load       the manifest, if it must be read; log start := the higher of both   manifest_owner.py
     copy       the log start into the manifest, then a closed segment,                copy/steps.py
-               or new records of the open one                                  copy/open_segment.py
+               or a part of those that cannot be copied yet                    copy/open_segment.py
     expire     segments below the log start                                           expiration.py
     merge      small segments                                                    rewrite/merging.py
     compact    the archive of a compacted topic                               rewrite/compaction.py
@@ -27,6 +27,7 @@ from strandline.storage.errors import (
 from strandline.storage.tiering.changes.change_reader import Expectation, PolledChanges
 from strandline.storage.tiering.copy.open_segment import OpenSegmentSteps
 from strandline.storage.tiering.copy.steps import CopySteps
+from strandline.storage.tiering.log.exposure import Exposure, ExposureAge, covered_by, exposure
 from strandline.storage.tiering.log.statistics import (
     PartitionStatistics,
     TopicCounters,
@@ -69,6 +70,7 @@ class PartitionTiering:
         self._copying, self._deleting = state("copy"), state("delete")
         self._merging, self._compacting = state("merge"), state("compact")
         self._counters = counters
+        self._exposure_age = ExposureAge()
         self._copies = CopySteps(owner, workers.copier, counters, retry=self._copying)
         self._open_segment = OpenSegmentSteps(owner, workers.open_segments)
         self._expiration = ExpirationSteps(owner, workers.expirer, counters)
@@ -128,6 +130,7 @@ class PartitionTiering:
 
     async def step(self) -> bool:
         """Does the work that is due; True if there is more to do right away."""
+        self._exposed()
         async with self._lock:
             more, life = False, self._life
             if not life.is_detached() and self.log.is_tiered and self._health.is_up:
@@ -175,6 +178,9 @@ class PartitionTiering:
         if not owner.life.may_commit or not self._health.takes_writes:
             return False
         await owner.move_log_start()
+        if self.remote.manifest is not None:
+            # Its topic may have been altered, and nothing more may be copied for a long time.
+            await owner.topic.ensure()
         if await self._copies.step():
             return True
         return owner.life.may_commit and await self._open_segment.step()
@@ -222,7 +228,23 @@ class PartitionTiering:
             copy_failure=self._copying.failure,
             delete_failure=self._deleting.failure,
             merge_failure=self._merging.failure,
+            exposed=self._exposed(),
         )
+
+    def _exposed(self) -> Exposure | None:
+        """Returns the records that only this machine has; None while that is not known."""
+        if self.remote.is_followed:
+            return Exposure()  # a replica has nothing that is not in the archive
+        covered = covered_by(self.log, self.remote)
+        if covered is None:
+            return None
+        clock, config = self.owner.clock, self.log.config
+        age_s = self._exposure_age.note(
+            covered, self.log.end_offset, now_s=clock.monotonic_s(), now_ms=clock.now_ms()
+        )
+        is_off = config.remote_log_copy_disable
+        promised_ms = -1 if is_off else config.strandline_remote_active_segment_upload_ms
+        return exposure(self.log.local, covered, age_s=age_s, promised_ms=promised_ms)
 
     def __repr__(self) -> str:
         return f"<PartitionTiering {self.log!r} {self.remote!r} {self._copying!r}>"

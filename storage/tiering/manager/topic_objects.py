@@ -8,29 +8,35 @@ Reads are consistent, but listings may lag: some servers list new objects late, 
 a while. Step 1 therefore deletes committed objects without a listing, and a listing of only objects
 that were just deleted is retried later, not at once.
 
+A manifest's key is used again if the topic is tiered again: where the store can, only the version
+that was read or listed is deleted, so that a DELETE that arrives late spares the next one.
+
 A crash in 1 leaves a manifest whose first objects are gone, which is read again; or none, and then
 the listing has the rest. Deleting an absent object is harmless.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from strandline.storage.crash_points import PURGE_AFTER_SOME, crash_point
 from strandline.storage.errors import (
     CorruptFile,
     ObjectCorrupt,
     ObjectNotFound,
+    PreconditionFailed,
     StorageError,
     TierError,
     UnsupportedFormat,
 )
 from strandline.storage.model import TopicIdPartition
-from strandline.storage.remote.keys import manifest_key, topic_folder
+from strandline.storage.remote.keys import MANIFEST_FILE, manifest_key, topic_folder
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.topic_info import TopicInfo
-from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.object_store.interface import Lack, ObjectStore
 
 # Bounds on the keys of one request, and on the requests of one call in the executor, so that other
 # work gets its turn while a large topic is deleted.
@@ -40,6 +46,13 @@ DELETES_PER_STEP_MAX = 10
 
 class ListingLags(TierError):
     """The store lists objects that were deleted before."""
+
+
+class _Doomed(NamedTuple):
+    """An object to delete; with an etag, only that version."""
+
+    key: str
+    etag: str = ""
 
 
 class TopicObjects:
@@ -58,7 +71,7 @@ class TopicObjects:
         self._store = store
         self._folder = topic_folder(info.topic, info.topic_id)
         # None: all objects that the manifests name are deleted.
-        self._named: Iterator[Sequence[str]] | None = self._iter_named()
+        self._named: Iterator[Sequence[_Doomed]] | None = self._iter_named()
         self._last_listed: frozenset[str] = frozenset()
         self.deleted_count = 0
 
@@ -69,24 +82,33 @@ class TopicObjects:
         """
         for _ in range(DELETES_PER_STEP_MAX):
             try:
-                keys = self._next()
-                if keys is None:
+                batch = self._next()
+                if batch is None:
                     return False
-                if keys:
+                if batch:
                     if self._before_first is not None:
                         self._before_first()
                         self._before_first = None
-                    self._store.delete(keys)
+                    self._delete(batch)
                     crash_point(PURGE_AFTER_SOME)
             except StorageError:
                 if self._named is not None:
                     self._named = self._iter_named()
                 raise
-            self._check_progress(keys)
+            self._check_progress([doomed.key for doomed in batch])
         return True
 
-    def _next(self) -> Sequence[str] | None:
-        """Returns the keys for the next request, which may be none; None if all are deleted."""
+    def _delete(self, batch: Sequence[_Doomed]) -> None:
+        is_ignored = Lack.CONDITIONAL_DELETE in self._store.lacks
+        versions = [] if is_ignored else [doomed for doomed in batch if doomed.etag]
+        self._store.delete([doomed.key for doomed in batch if doomed not in versions])
+        for key, etag in versions:
+            # Another version came in between: it is listed.
+            with contextlib.suppress(PreconditionFailed):
+                self._store.delete_matching(key, etag)
+
+    def _next(self) -> Sequence[_Doomed] | None:
+        """Returns what to delete next, which may be nothing; None if all is deleted."""
         if self._named is not None:
             named = next(self._named, None)
             if named is not None:
@@ -94,7 +116,11 @@ class TopicObjects:
             self._named = None
         # One more than a request takes: topic.json may be among them.
         found = self._store.list(self._folder, limit=KEYS_PER_DELETE_MAX + 1)
-        return [i.key for i in found if i.key != self._info.key][:KEYS_PER_DELETE_MAX] or None
+        return [
+            _Doomed(one.key, one.etag if one.key.endswith(f"/{MANIFEST_FILE}") else "")
+            for one in found
+            if one.key != self._info.key
+        ][:KEYS_PER_DELETE_MAX] or None
 
     def _check_progress(self, keys: Sequence[str]) -> None:
         if self._named is not None:
@@ -108,28 +134,28 @@ class TopicObjects:
 
     # --- by name -----------------------------------------------------------------------------
 
-    def _iter_named(self) -> Iterator[Sequence[str]]:
-        """Batches of keys, one request each; at least one, maybe empty, for each partition."""
+    def _iter_named(self) -> Iterator[Sequence[_Doomed]]:
+        """Batches of objects, one request each; at least one, maybe empty, for each partition."""
         for number in range(self._info.partition_count):
-            keys: list[str] = []
-            for key in self._named_of(
+            batch: list[_Doomed] = []
+            for doomed in self._named_of(
                 TopicIdPartition(self._info.topic, self._info.topic_id, number)
             ):
-                keys.append(key)
-                if len(keys) == KEYS_PER_DELETE_MAX:
-                    yield keys
-                    keys = []
-            yield keys
+                batch.append(doomed)
+                if len(batch) == KEYS_PER_DELETE_MAX:
+                    yield batch
+                    batch = []
+            yield batch
 
-    def _named_of(self, partition: TopicIdPartition) -> Iterator[str]:
+    def _named_of(self, partition: TopicIdPartition) -> Iterator[_Doomed]:
         try:
             stored = manifest_store.load(self._store, partition)
         except (CorruptFile, UnsupportedFormat, ObjectCorrupt):
             # Its objects are found by listing.
             return
         if stored is not None:
-            yield from self._in_manifest(stored.manifest)
-            yield manifest_key(partition)
+            yield from map(_Doomed, self._in_manifest(stored.manifest))
+            yield _Doomed(manifest_key(partition), stored.etag)
 
     def _in_manifest(self, manifest: Manifest) -> Iterator[str]:
         for page in manifest.pages:

@@ -18,10 +18,10 @@ is tiered again only the tombstone tells a start that an earlier DELETE may arri
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from strandline.storage.clock import Clock
 from strandline.storage.crash_points import (
@@ -29,10 +29,11 @@ from strandline.storage.crash_points import (
     PURGE_BEFORE_TOPIC,
     crash_point,
 )
-from strandline.storage.errors import StorageError, TierUnavailable
+from strandline.storage.errors import ObjectNotFound, StorageError, TierUnavailable
 from strandline.storage.model import TimestampMs, TopicId
 from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.manifest.topic_info import TopicInfo, change_topic_info
+from strandline.storage.remote.object_store.interface import Lack
 from strandline.storage.tiering.manager.partition_tiering import PartitionTiering
 from strandline.storage.tiering.manager.topic_objects import TopicObjects
 from strandline.storage.tiering.policy.grace_times import GraceTimes
@@ -81,6 +82,11 @@ class TopicPurge:
         self._purging = RetryState("purge", info.topic, policy=retry, clock=clock)
         self.done = False
 
+    @property
+    def failing(self) -> tuple[RetryState, ...]:
+        """The purge if it fails now."""
+        return self._purging.failing
+
     def release_idle(self) -> None:
         """Drops the idle partitions, which the purge need not wait for.
 
@@ -98,7 +104,10 @@ class TopicPurge:
         except StorageError as error:
             self._purging.failed(error)
             if isinstance(error, TierUnavailable):
-                self.is_in_doubt |= self._deleted_ms is not None
+                store = self._threads.store
+                self.is_in_doubt |= (
+                    self._deleted_ms is not None and Lack.CONDITIONAL_DELETE in store.lacks
+                )
                 self._on_away(error)
             return False
         self._purging.succeeded()
@@ -117,7 +126,7 @@ class TopicPurge:
             return True
         crash_point(PURGE_BEFORE_TOPIC)
         if not (self.stays and self.is_in_doubt):  # 4
-            await self._threads.run(partial(self._threads.store.delete, [self.info.key]))
+            await self._threads.run(self._delete_topic_info)
         self.done = True
         if self.is_second and not self._objects.deleted_count:
             return False
@@ -148,6 +157,14 @@ class TopicPurge:
         if found is not None and found.deleted_ms is not None:
             return found.deleted_ms
         return deleted_ms
+
+    def _delete_topic_info(self) -> None:
+        store = self._threads.store
+        if Lack.CONDITIONAL_DELETE in store.lacks:
+            store.delete([self.info.key])
+            return
+        with contextlib.suppress(ObjectNotFound):
+            store.delete_matching(self.info.key, store.head(self.info.key).etag)
 
     def _delete_some(self) -> bool:
         """Deletes a bounded number of objects; True if some may be left."""

@@ -15,7 +15,7 @@ each start.
 A DELETE that timed out, or whose process was killed, may arrive late as well. Most keys are used
 only once, but a manifest's is not: the DELETE would remove the manifest of a topic that was tiered
 again meanwhile. So such a topic waits for the same time, and keeps its tombstone: after a restart
-it waits again.
+it waits again. It need not wait for a DELETE that names the version, where the store looks at that.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from strandline.storage.tiering.manager.partition_tiering import PartitionTierin
 from strandline.storage.tiering.manager.topic_purge import TopicPurge
 from strandline.storage.tiering.partition.config import TieringConfig
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
+from strandline.storage.tiering.policy.retry import RetryState
 
 
 @dataclass(slots=True)
@@ -144,6 +145,11 @@ class TopicRemovals:
                 is_second=is_second,
             )
         self._purges[info.topic_id].stays = stays
+
+    @property
+    def failing(self) -> list[RetryState]:
+        """The purges that fail now."""
+        return [state for purge in self._purges.values() for state in purge.failing]
 
     def release_idle(self) -> None:
         """Drops the partitions that no purge needs to wait for."""

@@ -111,10 +111,11 @@ class TieringExecutors:
 
     They are separate so that a manifest never waits for a long upload or for many deletes; without
     `deletes`, `metadata` runs those. `changes` runs background writes in one thread; without it,
-    `metadata` runs those, too.
+    `metadata` runs those, too. `probes` asks whether the store answers, in one thread.
     """
 
     copies: Executor
     metadata: Executor
     deletes: Executor | None = None
     changes: Executor | None = None
+    probes: Executor | None = None

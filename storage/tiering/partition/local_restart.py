@@ -1,6 +1,6 @@
 """Restarts the local log behind the archive, for a disk that lost records the archive has.
 
-    archive   [ segment ][ segment ] part part        part: archived bytes of the open segment
+    archive   [ segment ][ segment ] part part        part: uploaded bytes of the log behind it
     disk      (ends below the archive)
     then                             [ empty log, starting here, with the archived producer state
                                        and leader epochs ][ and the parts, unchanged ]
@@ -29,7 +29,9 @@ from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.partition.open_segment_parts import (
     append_part,
     is_prefix_of,
+    read_bytes,
     read_part,
+    segments_from,
     usable_tail,
 )
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
@@ -45,8 +47,8 @@ async def restart_behind(
     threads: MetadataThreads,
     on_restarted: Callable[[], None],
 ) -> None:
-    """Restarts the local log if it ends below the archive, and appends the missing parts of the
-    open segment; `on_restarted` is called if this changed the log.
+    """Restarts the local log if it ends below the archive, and appends the missing parts behind
+    it; `on_restarted` is called if this changed the log.
 
     Raises StorageError; the caller starts over, and the log takes no appends until then.
     """
@@ -97,7 +99,7 @@ async def _begin_anew(
 async def _append_tail(
     unified_log: UnifiedLog, remote: RemoteLog, manifest: Manifest, *, threads: MetadataThreads
 ) -> None:
-    """Appends the archived parts of the open segment that this disk lacks."""
+    """Appends the uploaded parts behind the archive that this disk lacks."""
     local = unified_log.local
     tail = usable_tail(manifest)
     if not tail or remote.life.is_detached() or local.end_offset < tail[0].base_offset:
@@ -112,7 +114,8 @@ async def _append_tail(
             content = await threads.run(partial(read_part, threads.store, part))
             if remote.life.is_detached():
                 return
-            if part.base_offset < local.end_offset and not _has_head_of(local, part, content):
+            is_begun = part.base_offset < local.end_offset
+            if is_begun and not _has_head_of(local, tail[0].base_offset, part, content):
                 _warn_of_another_past(unified_log, tail[-1].end_offset)
                 return
             if local.size_bytes and local.end_offset == tail[0].base_offset:
@@ -123,22 +126,18 @@ async def _append_tail(
 
 def _begins_like(local: LocalLog, tail: Sequence[TailPart]) -> bool:
     """Returns whether the parts that this disk has in full are equal to the archive's; blocks."""
-    segment = local.active_segment
-    if local.end_offset == tail[0].base_offset:
+    begin_offset = tail[0].base_offset
+    if local.end_offset == begin_offset:
         return True
-    if segment.base_offset != tail[0].base_offset:
-        return False
     whole = [part for part in tail if part.end_offset <= local.end_offset]
-    return is_prefix_of(whole, local)
+    return bool(segments_from(local, begin_offset)) and is_prefix_of(whole, local)
 
 
-def _has_head_of(local: LocalLog, part: TailPart, content: bytearray) -> bool:
+def _has_head_of(local: LocalLog, begin_offset: Offset, part: TailPart, content: bytearray) -> bool:
     """Returns whether this disk ends with the beginning of `part`."""
-    segment = local.active_segment
-    head_bytes = segment.size_bytes - part.position
-    if not 0 < head_bytes < len(content):
-        return False
-    return segment.file().read_at(part.position, head_bytes) == content[:head_bytes]
+    segments = segments_from(local, begin_offset)
+    head = read_bytes(segments, part.position, len(content))
+    return 0 < len(head) < len(content) and head == content[: len(head)]
 
 
 def _warn_of_another_past(unified_log: UnifiedLog, end_offset: Offset) -> None:

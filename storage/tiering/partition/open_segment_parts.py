@@ -1,4 +1,4 @@
-"""Archived parts of the open segment: comparing, reading, checking and appending them."""
+"""Uploaded parts of the log behind its archive: comparing, reading, checking and appending them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,39 @@ from collections.abc import Sequence
 
 from strandline.storage.errors import ObjectCorrupt, ObjectNotFound
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
+from strandline.storage.local.segment.segment import LogSegment
+from strandline.storage.model import Offset, Position
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.open_segment import TailPart
 from strandline.storage.remote.object_store.interface import ObjectStore, checksum
 
 
+def segments_from(local: LocalLog, base_offset: Offset) -> tuple[LogSegment, ...]:
+    """Returns the segment that begins at `base_offset` and those behind it; none if none does."""
+    found = tuple(s for s in local.segments if s.base_offset >= base_offset)
+    return found if found and found[0].base_offset == base_offset else ()
+
+
+def read_bytes(segments: Sequence[LogSegment], position: Position, size_bytes: int) -> bytes:
+    """Returns bytes of the segments as if they were one file, fewer at their end. Blocks."""
+    found: list[bytes] = []
+    for segment in segments:
+        file_bytes = segment.size_bytes
+        if position < file_bytes and size_bytes > 0:
+            found.append(segment.file().read_at(position, min(size_bytes, file_bytes - position)))
+            size_bytes -= len(found[-1])
+        position = max(0, position - file_bytes)
+    return b"".join(found)
+
+
 def is_prefix_of(tail: Sequence[TailPart], local: LocalLog) -> bool:
-    """Whether the open segment begins with the bytes of the parts; reads its file. Blocks."""
-    segment = local.active_segment
+    """Whether the log from the parts' begin on has their bytes; reads its files. Blocks."""
     if not tail:
         return True
-    if tail[0].base_offset != segment.base_offset or tail[-1].end_position > segment.size_bytes:
-        return False
+    segments = segments_from(local, tail[0].base_offset)
     return all(
-        checksum(segment.file().read_at(part.position, part.size_bytes)) == part.crc32c
+        checksum(read_bytes(segments, part.position, part.size_bytes)) == part.crc32c
         for part in tail
     )
 

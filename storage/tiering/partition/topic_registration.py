@@ -1,7 +1,8 @@
 """Keeps `topic.json` in the bucket equal to the broker's description of the topic.
 
 It is written before the first object of the topic, so that a folder with objects but without it is
-always the remains of a purge, never a topic; and again when partitions or properties change.
+always the remains of a purge, never a topic; and again when partitions or properties change: by the
+next step of one of its partitions. A start compares what it finds in the bucket.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ class TopicRegistration:
         """Takes over a changed description; the next `ensure` writes it."""
         assert info.topic_id == self.info.topic_id, (info, self.info)
         self.info = info
+
+    def found(self, info: TopicInfo) -> None:
+        """Notes what the bucket has; the next `ensure` writes nothing if that is the same."""
+        if self._saved is None:
+            self._saved = info
 
     @property
     def is_saved(self) -> bool:

@@ -48,6 +48,9 @@ class SegmentState(Enum):
     OVERLAP = "the archive ends inside this segment"
 
 
+_NOT_COPYABLE_YET = (SegmentState.ACTIVE, SegmentState.UNSTABLE, SegmentState.UNCLEANED)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentView:
     """A local segment, as far as decisions need it."""
@@ -115,6 +118,14 @@ class PartitionVerdict:
             elif copies:
                 break
         return tuple(copies[:COPIES_PER_PARTITION])
+
+    @property
+    def not_copyable_yet(self) -> tuple[SegmentVerdict, ...]:
+        """All segments behind the archive's end, if the first of them has to wait for more than its
+        turn: for its end, the end of a transaction, or the cleaner. Else none.
+        """
+        pending = self.pending
+        return pending if all(s.state in _NOT_COPYABLE_YET for s in pending) else ()
 
     @property
     def misfit(self) -> SegmentVerdict | None:

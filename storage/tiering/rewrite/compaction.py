@@ -43,7 +43,7 @@ import asyncio
 import logging
 import tempfile
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -100,7 +100,11 @@ from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
 from strandline.storage.tiering.policy.object_options import may_rewrite, object_options
 from strandline.storage.tiering.policy.quota import TierQuota
 from strandline.storage.tiering.policy.retry import OBJECT_UNREADABLE, UNREADABLE_TIMES, named_in
-from strandline.storage.tiering.rewrite.merging import RUN_SEGMENTS_MAX, SegmentMerger, aborted_in
+from strandline.storage.tiering.rewrite.merging import (
+    RUN_SEGMENTS_MAX,
+    SegmentMerger,
+    aborted_in,
+)
 from strandline.storage.tiering.rewrite.scratch import made
 
 log = logging.getLogger(__name__)
@@ -154,15 +158,31 @@ def is_worth_compacting(
     return now_ms - waits_since_ms > config.max_compaction_lag_ms
 
 
-def borders_of(manifest: Manifest, entries: Sequence[SegmentEntry]) -> frozenset[Offset]:
+def borders_of(
+    manifest: Manifest, entries: Sequence[SegmentEntry], *, span_ms_max: int | None
+) -> frozenset[Offset]:
     """Returns the offsets at which a new run starts: edges of pages, gaps of deleted segments, and
-    every RUN_SEGMENTS_MAX entries, which bounds the segments of a run.
+    every RUN_SEGMENTS_MAX entries, which bounds the segments of a run. Between two of them lie at
+    most `span_ms_max`, as in a merge, or one segment.
     """
     edges = {page.base_offset for page in manifest.pages}
     if manifest.segments:
         edges.add(manifest.segments[0].base_offset)
     gaps = {b.base_offset for a, b in pairwise(entries) if a.end_offset != b.base_offset}
-    return frozenset(edges | gaps | {e.base_offset for e in entries[::RUN_SEGMENTS_MAX]})
+    counted = {entry.base_offset for entry in entries[::RUN_SEGMENTS_MAX]}
+    return frozenset((*edges, *gaps, *counted, *_spans(entries, span_ms_max)))
+
+
+def _spans(entries: Sequence[SegmentEntry], span_ms_max: int | None) -> Iterator[Offset]:
+    """Where the entries since the last border would span too much."""
+    if span_ms_max is None or not entries:
+        return
+    oldest_ms, newest_ms = entries[0].oldest_ms, entries[0].newest_ms
+    for entry in entries[1:]:
+        oldest_ms, newest_ms = min(oldest_ms, entry.oldest_ms), max(newest_ms, entry.newest_ms)
+        if newest_ms - oldest_ms > span_ms_max:
+            yield entry.base_offset
+            oldest_ms, newest_ms = entry.oldest_ms, entry.newest_ms
 
 
 # --- doing -----------------------------------------------------------------------------------
@@ -353,6 +373,8 @@ class ArchiveCompactor:
         time for expiring tombstones, which does not follow a clock jump at once.
         """
         self.store = store
+        # May be changed at any time; the next round takes it.
+        self.key_bytes_max = key_bytes_max
         self.believed_ms = believed_ms
         self.quota: TierQuota = merger.quota
         self._process = process
@@ -363,7 +385,6 @@ class ArchiveCompactor:
             process=process,
             merger=merger,
             believed_ms=believed_ms,
-            key_bytes_max=key_bytes_max,
             scratch=scratch,
         )
         self._round: CompactionRound | None = None
@@ -380,7 +401,7 @@ class ArchiveCompactor:
     def begin(self, job: CompactionJob) -> None:
         """Begins a round; none may be running. Raises DiskError."""
         assert self._round is None, (job.partition, self._round)
-        self._round = self._new_round(job)
+        self._round = self._new_round(job, key_bytes_max=self.key_bytes_max)
 
     async def run(self, call: Callable[[], T]) -> T:
         """Returns the result of a blocking call, made in the threads of copies."""
@@ -522,7 +543,10 @@ class CompactionSteps:
             return False
         start_offset = manifest.log_start_offset
         entries = await self._owner.remote.all_from(start_offset)
-        borders = await self._owner.threads.run(partial(borders_of, manifest, entries))
+        find_borders = partial(
+            borders_of, manifest, entries, span_ms_max=config.archived_span_ms_max
+        )
+        borders = await self._owner.threads.run(find_borders)
         if self._owner.life.is_detached() or self._compactor.is_busy or not entries:
             return False
         mark = manifest.compaction

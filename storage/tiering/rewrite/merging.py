@@ -15,9 +15,15 @@ A crash before 6 leaves orphans and the old segments; a crash after 6 leaves the
 `expiration.py` deletes the old objects after the grace time of their readers. The records are the
 same bytes at the same offsets: only the objects' borders move.
 
-A run is merged if it makes an object of at least half the target, or has many segments. So a byte
-is rewritten once or twice in its life. Partitions with little data, whose segments are rolled by
-time, get objects of about the target's size; their retention by time is as much coarser.
+A run is merged if it makes an object of at least half the target, which is not merged again. Many
+segments are also merged into less, if none of them has more than a quarter of the bytes. So each
+merge but the last one puts a byte into an object at least four times as large: a byte is rewritten
+a logarithmic number of times, however long segments trickle in.
+
+Retention deletes whole objects. So what is merged spans at most an eighth of retention.ms, and has
+at most an eighth of retention.bytes: a record outlives its retention by that much at most. Objects
+that span more (of an older release, or of times before retention.ms was lowered) are not merged
+again; retention moves the log start on inside them.
 
 If a run is gone by its commit, its new objects are orphans. A segment that cannot be read, because
 it is damaged or must be restored first, is tried a few times and then excluded until the next
@@ -29,12 +35,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from strandline.storage.clock import Clock
+from strandline.storage.config.log_config import LogConfig
 from strandline.storage.crash_points import (
     MERGE_AFTER_COMMIT,
     MERGE_AFTER_LOG,
@@ -50,7 +58,7 @@ from strandline.storage.errors import (
     StrandlineError,
 )
 from strandline.storage.local.formats.producer_state import iter_snapshot
-from strandline.storage.model import AbortedTransaction, Epoch, TopicIdPartition
+from strandline.storage.model import AbortedTransaction, Epoch, TimestampMs, TopicIdPartition
 from strandline.storage.records.txn_index import decode_entries
 from strandline.storage.remote.keys import new_unique, segment_keys
 from strandline.storage.remote.manifest import store as manifest_store
@@ -69,15 +77,21 @@ from strandline.storage.tiering.copy.inspector import InspectionRequest, Segment
 from strandline.storage.tiering.copy.segment_sections import entry_of, sections_of
 from strandline.storage.tiering.copy.upload import UploadPoints, upload_segment
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
-from strandline.storage.tiering.policy.object_options import may_rewrite, object_options
+from strandline.storage.tiering.policy.object_options import (
+    may_rewrite,
+    minimum_duration_ms,
+    object_options,
+)
 from strandline.storage.tiering.policy.quota import TierQuota
 from strandline.storage.tiering.policy.retry import OBJECT_UNREADABLE, UNREADABLE_TIMES, named_in
 from strandline.storage.tiering.rewrite.scratch import made
 
 log = logging.getLogger(__name__)
 
-# A run of this many segments is worth a rewrite, however small they are.
+# A run of this many segments is worth a rewrite, however small they are,
 RUN_SEGMENTS_ENOUGH = 16
+# if it makes an object this many times as large as the largest of them.
+RUN_GROWTH = 4
 # The most segments that one merge reads: a bound on its requests.
 RUN_SEGMENTS_MAX = 256
 # The indexes of a restored segment hold relative offsets of 32 bits, signed.
@@ -87,47 +101,89 @@ RUN_OFFSETS_MAX = 2**31 - 1
 # --- deciding --------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeLimits:
+    """The bounds of a merged segment: its bytes, and the ms between its oldest and newest record.
+
+    Segments uploaded after `uploaded_until_ms` are left alone; None: there are none such.
+    """
+
+    target_bytes: int
+    span_ms_max: int | None = None
+    uploaded_until_ms: TimestampMs | None = None
+
+    @classmethod
+    def of_topic(cls, config: LogConfig, *, target_bytes: int, now_ms: TimestampMs) -> MergeLimits:
+        """Returns the limits by the topic's retention and storage class."""
+        bytes_max, minimum_ms = config.archived_bytes_max, minimum_duration_ms(config)
+        return cls(
+            target_bytes=target_bytes if bytes_max is None else min(target_bytes, bytes_max),
+            span_ms_max=config.archived_span_ms_max,
+            uploaded_until_ms=now_ms - minimum_ms if minimum_ms else None,
+        )
+
+    def spans_too_much(self, span_ms: int) -> bool:
+        """Whether records of a merged segment would outlive their retention by too much."""
+        return self.span_ms_max is not None and span_ms > self.span_ms_max
+
+    def is_worth_it(self, count: int, *, size_bytes: int, largest_bytes: int) -> bool:
+        """Whether a run of `count` segments is worth a rewrite."""
+        if count < 2:
+            return False
+        is_many = count >= RUN_SEGMENTS_ENOUGH and size_bytes >= RUN_GROWTH * largest_bytes
+        return is_many or 2 * size_bytes >= self.target_bytes
+
+    def leaves_alone(self, entry: SegmentEntry) -> bool:
+        """Whether the segment is large enough, or must stay for a while."""
+        until_ms = self.uploaded_until_ms
+        is_young = until_ms is not None and entry.uploaded_ms > until_ms
+        return is_young or 2 * entry.size_bytes >= self.target_bytes
+
+
 def choose_run(
-    manifest: Manifest, *, target_bytes: int, left_alone: Collection[str] = ()
-) -> tuple[SegmentEntry, ...]:
-    """Returns the oldest run that is worth a merge, or an empty one.
+    manifest: Manifest, limits: MergeLimits, *, left_alone: Collection[str] = ()
+) -> Sequence[SegmentEntry]:
+    """Returns the oldest run that is worth a merge, as long as it may be, or an empty one.
 
     It has only entries of the root, above the log start. `left_alone` are keys of `.log` objects
     that must not be merged.
     """
-    for run in _runs(manifest, target_bytes, left_alone):
-        size_bytes = sum(entry.size_bytes for entry in run)
-        if len(run) >= 2 and (2 * size_bytes >= target_bytes or len(run) >= RUN_SEGMENTS_ENOUGH):
-            return run
+    entries = manifest.segments
+    for first, entry in enumerate(entries):
+        if entry.end_offset > manifest.log_start_offset:
+            count = _worth_merging(entries[first:], limits, left_alone)
+            if count:
+                return entries[first : first + count]
     return ()
 
 
-def _runs(
-    manifest: Manifest, target_bytes: int, left_alone: Collection[str]
-) -> Iterator[tuple[SegmentEntry, ...]]:
-    """Maximal runs of adjacent small entries that fit into one segment."""
-    run: list[SegmentEntry] = []
-    for entry in manifest.segments:
-        is_deleted = entry.end_offset <= manifest.log_start_offset
-        is_large = 2 * entry.size_bytes >= target_bytes
-        if is_deleted or is_large or entry.log_key in left_alone:
-            yield tuple(run)
-            run = []
-            continue
-        if run and not _fits(run, entry, target_bytes):
-            yield tuple(run)
-            run = []
-        run.append(entry)
-    yield tuple(run)
-
-
-def _fits(run: Sequence[SegmentEntry], entry: SegmentEntry, target_bytes: int) -> bool:
-    return (
-        entry.base_offset == run[-1].end_offset
-        and sum(e.size_bytes for e in run) + entry.size_bytes <= target_bytes
-        and entry.end_offset - run[0].base_offset <= RUN_OFFSETS_MAX
-        and len(run) < RUN_SEGMENTS_MAX
-    )
+def _worth_merging(
+    entries: Sequence[SegmentEntry], limits: MergeLimits, left_alone: Collection[str]
+) -> int:
+    """Returns how many of the first `entries` are worth a merge; 0: none."""
+    first = entries[0]
+    end_offset, size_bytes, largest_bytes = first.base_offset, 0, 0
+    oldest_ms, newest_ms = first.oldest_ms, first.newest_ms
+    worth_count = 0
+    for count, entry in enumerate(entries[:RUN_SEGMENTS_MAX], start=1):
+        size_bytes += entry.size_bytes
+        largest_bytes = max(largest_bytes, entry.size_bytes)
+        oldest_ms, newest_ms = min(oldest_ms, entry.oldest_ms), max(newest_ms, entry.newest_ms)
+        if (
+            limits.leaves_alone(entry)
+            or entry.log_key in left_alone
+            or entry.base_offset != end_offset
+            or size_bytes > limits.target_bytes
+            or entry.end_offset - first.base_offset > RUN_OFFSETS_MAX
+            or limits.spans_too_much(newest_ms - oldest_ms)
+            # Of a mixture, retention goes by the records with a time: too early for the others.
+            or entry.has_times != first.has_times
+        ):
+            break
+        end_offset = entry.end_offset
+        if limits.is_worth_it(count, size_bytes=size_bytes, largest_bytes=largest_bytes):
+            worth_count = count
+    return worth_count
 
 
 # --- doing -----------------------------------------------------------------------------------
@@ -232,7 +288,10 @@ class SegmentMerger:
             end_offset=facts.end_offset,
             has_transactions=any(entry.has_transactions for entry in run),
             recompressed_from_bytes=_recompressed_from_bytes(run),
-            uploaded_ms=self._clock.now_ms(),
+            # Retention goes by it where records have no time: a merge does not make them younger.
+            uploaded_ms=self._clock.now_ms()
+            if facts.bounds.max_ms >= 0
+            else max(entry.uploaded_ms for entry in run),
         )
 
     def _meta(
@@ -308,7 +367,9 @@ class MergeSteps:
             return False
         if not manifest.marks_left:
             return False
-        run = choose_run(manifest, target_bytes=target_bytes, left_alone=self._left_alone)
+        now_ms = self._owner.clock.now_ms()
+        limits = MergeLimits.of_topic(config, target_bytes=target_bytes, now_ms=now_ms)
+        run = choose_run(manifest, limits, left_alone=self._left_alone)
         if not run or await self._merger.quota.wait_a_step():
             return bool(run)
         merged = await self._merge(manifest, run)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import re
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -326,6 +328,32 @@ def test_a_failed_login_is_counted_by_its_error(
     assert count() == before + 1
 
 
+def test_a_failed_login_names_its_user_in_the_log_and_is_counted_by_address(
+    broker: BrokerProcess, ports: dict[str, int]
+) -> None:
+    def count() -> float:
+        found = samples(broker, "strandline_failed_logins_total")
+        return found.get((("address", "127.0.0.1"),), 0.0)
+
+    before = count()
+    for mechanism, first in (("PLAIN", plain("mallory")), ("SCRAM-SHA-256", b"n,,n=mallory,r=x")):
+        with WireClient(ports["CLIENTS"]) as client:
+            assert handshake(client, mechanism) == 0
+            answer = authenticate(client, first)
+            if mechanism != "PLAIN":
+                # Answered as a user that exists; only the proof fails.
+                assert answer.error_code == 0
+                nonce = answer.auth_bytes.split(b",")[0]
+                proof = base64.b64encode(bytes(32))
+                answer = authenticate(client, b"c=biws," + nonce + b",p=" + proof)
+            assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+    assert count() == before + 2
+    # One line for an address in ten seconds: earlier failures of these tests may have been it.
+    lines = [line for line in broker.log_text().splitlines() if " login failed " in line]
+    assert lines
+    assert all(re.search(r" user=\S+ listener=CLIENTS mechanism=\S+ ", line) for line in lines[:1])
+
+
 def test_nothing_is_served_before_the_login(ports: dict[str, int]) -> None:
     with WireClient(ports["CLIENTS"]) as client:
         client.send(MetadataRequest(topics=()), 9)
@@ -337,6 +365,22 @@ def test_nothing_is_served_before_the_login(ports: dict[str, int]) -> None:
     with WireClient(ports["CLIENTS"]) as client:
         # Half a megabyte is more than any login needs.
         client.send_raw(struct.pack(">i", 600_000))
+        assert client.closed_by_broker()
+
+
+@pytest.mark.parametrize("unknown_first", [False, True])
+def test_versions_are_told_once_before_the_login(
+    ports: dict[str, int], unknown_first: bool
+) -> None:
+    software = ApiVersionsRequest(client_software_name="t", client_software_version="1")
+    with WireClient(ports["CLIENTS"]) as client:
+        if unknown_first:
+            # A newer client than the broker learns what there is, and asks again (KIP-511).
+            client.send_raw(struct.pack(">ihhihb", 11, 18, 99, 7, -1, 0))
+            _, error_code = struct.unpack_from(">ih", client.receive_frame())
+            assert error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert client.ask(software, ApiVersionsResponse, 3).error_code == 0
+        client.send(software, 3)
         assert client.closed_by_broker()
 
 

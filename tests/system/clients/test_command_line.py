@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 
 from strandline.broker.cli import main
-from strandline.broker.tools.client import connection
+from strandline.broker.tools.client import connection, reading
+from strandline.broker.tools.commands import consume
 from tests.support.broker import BrokerProcess, eventually
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
@@ -351,14 +352,6 @@ def test_a_broker_that_is_not_there_is_told_at_once(capsys: pytest.CaptureFixtur
     assert "strandline serve" in capsys.readouterr().err
 
 
-def test_without_the_extra_the_tools_say_what_to_install(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
-    shell.run("topic", "list", code=1)
-    assert ".whl[cli]'" in shell.complaint
-
-
 @pytest.mark.parametrize(
     "words",
     [("topic",), ("topic", "alter"), ("group", "reset-offsets"), ("produce",), ("consume",)],
@@ -382,3 +375,87 @@ def test_silence_and_a_count_end_reading(shell: Shell, name: str) -> None:
     shell.run("produce", topic, "--quiet", stdin=b"x\n")
     assert shell.complaint == ""
     assert shell.run("consume", topic, "--from", "start", "-n", "1", "--value") == "x\n"
+
+
+# --- reading to the end, or saying why not -------------------------------------------------------
+
+
+def _produce_open(bootstrap: str, topic: str, *, transactional_id: str) -> Producer:
+    """Leaves a transaction open behind three records."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(3):
+        producer.produce(topic, str(number), partition=0)
+    producer.flush()
+    undecided = Producer({"bootstrap.servers": bootstrap, "transactional.id": transactional_id})
+    undecided.init_transactions()
+    undecided.begin_transaction()
+    undecided.produce(topic, "undecided", partition=0)
+    undecided.flush()
+    return undecided
+
+
+def test_what_waits_for_an_open_transaction_is_named_and_nobody_waits_for_it(
+    shell: Shell, broker: BrokerProcess, name: str
+) -> None:
+    shell.run("topic", "create", name)
+    undecided = _produce_open(broker.bootstrap, name, transactional_id=name)
+    for words in (["--from", "start"], ["--from", "-3"]):
+        assert [one["value"] for one in shell.records(name, *words)] == ["0", "1", "2"]
+        assert f"{name}-0: 1 offset from 3 on wait for an open transaction" in shell.complaint
+    for words in (["--from", "end"], ["--from", "4"]):
+        assert shell.records(name, *words) == []
+    read_all = ["--from", "-1", "-X", "isolation.level=read_uncommitted"]
+    assert [one["value"] for one in shell.records(name, *read_all)] == ["undecided"]
+    undecided.abort_transaction()
+
+
+def test_records_that_cannot_be_read_are_a_failure_that_says_where_and_not_0_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    archive = tmp_path / "archive"
+    settings = {
+        "remote.log.storage.system.enable": "true",
+        "strandline.remote.url": f"file://{archive}",
+        "remote.log.manager.task.interval.ms": "100",
+        "log.retention.check.interval.ms": "100",
+    }
+    with BrokerProcess(tmp_path / "broker", settings=settings) as broker:
+        shell = Shell(broker.bootstrap, capsys, monkeypatch)
+        tiered = ["remote.storage.enable=true", "segment.bytes=1048576", "local.retention.ms=1"]
+        shell.run("topic", "create", name, *(w for one in tiered for w in ("--config", one)))
+        for _ in range(3):
+            shell.run("produce", name, stdin=b"a" * 900_000)
+        log_folder = tmp_path / "broker" / "data" / f"{name}-0"
+        eventually(lambda: not (log_folder / f"{0:020}.log").exists(), timeout_s=60)
+        for log in archive.rglob("*.log"):
+            log.unlink()
+        shell.run("consume", name, "--from", "start", "--timeout", "1s", code=1)
+        assert f"stopped after 0 records: nothing came for 1 s; {name}-0 at offset 0 of " in (
+            shell.complaint
+        )
+        monkeypatch.setattr(reading, "STALLED_S", 0.5)
+        shell.run("consume", name, "--from", "start", "--until-end", code=1)
+        assert f"{name}-0 at offset 0 of 3" in shell.complaint
+        # What is read to its end is no failure, however long nothing comes.
+        shell.run("consume", name, "--from", "end", "--timeout", "1s")
+
+
+def test_a_broker_that_dies_ends_the_command_with_the_offset_that_it_has_reached(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(reading, "AWAY_S", 0.5)
+    with BrokerProcess(tmp_path / "broker") as broker:
+        shell = Shell(broker.bootstrap, capsys, monkeypatch)
+        shell.run("topic", "create", name)
+        shell.run("produce", name, stdin=b"one\ntwo\n")
+        write = consume._write_line
+
+        def write_and_kill(line: str) -> None:
+            write(line)
+            broker.kill()
+
+        monkeypatch.setattr(consume, "_write_line", write_and_kill)
+        told = shell.run("consume", name, "--from", "start", "--json", code=1)
+        assert told.count("\n") == 2
+        assert "stopped after 2 records" in shell.complaint
+        assert "no broker answers at" in shell.complaint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,27 @@ def test_an_archive_whose_volume_is_not_mounted_at_the_start_is_waited_for(tmp_p
             end = 2 * BATCHES * RECORDS
             eventually(lambda: offset_at(client, TOPIC, EARLIEST_LOCAL).offset >= end - 200)
             assert [r.offset for r in read_all(client, TOPIC)] == list(range(end))
+
+
+def test_only_the_brokers_own_user_reads_its_files(tmp_path: Path) -> None:
+    """Whatever the umask it was started with: they hold records, and keys of users."""
+    settings = settings_for(tmp_path / "archive")
+    broker = BrokerProcess(tmp_path, settings=settings)
+    before = os.umask(0)
+    try:
+        broker.start()
+    finally:
+        os.umask(before)
+    try:
+        with WireClient(broker.port) as client:
+            create_topic(client, TOPIC, 1, CONFIG)
+            append(client, TOPIC, *([batch(RECORDS, value=bytes(8000))] * BATCHES))
+            eventually(lambda: offset_at(client, TOPIC, EARLIEST_LOCAL).offset >= 400)
+        assert broker.stop() == 0
+    finally:
+        broker.kill()
+    found = [broker.data, tmp_path / "archive", *broker.data.rglob("*")]
+    found += (tmp_path / "archive").rglob("*")
+    assert len(found) > 20
+    open_to_others = [path for path in found if stat.S_IMODE(path.stat().st_mode) & 0o077]
+    assert open_to_others == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from strandline.broker.protocol.messages.list_offsets import (
@@ -34,6 +36,7 @@ from tests.system.calls import (
     fetch,
     fetched_bytes,
     offset_at,
+    produce,
     read_all,
 )
 
@@ -41,6 +44,7 @@ pytestmark = pytest.mark.slow
 
 OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC_OR_PARTITION = 3
+INVALID_TIMESTAMP = 32
 UNSUPPORTED_VERSION = 35
 INVALID_REQUEST = 42
 POLICY_VIOLATION = 44
@@ -65,7 +69,7 @@ READ_COMMITTED = 1
 def timed_batch(*timestamps_ms: int, codec: Codec = Codec.NONE) -> bytes:
     return encode_batch(
         [
-            Record(offset=offset, timestamp_ms=timestamp_ms, key=None, value=b"v")
+            Record(offset=offset, timestamp_ms=timestamp_ms, key=b"%d" % offset, value=b"v")
             for offset, timestamp_ms in enumerate(timestamps_ms)
         ],
         codec=codec,
@@ -144,21 +148,50 @@ def test_a_time_finds_the_first_record_at_or_after_it(
         assert (answer.error_code, answer.offset, answer.timestamp) == (0, offset, found_ms)
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_a_time_finds_records_whose_batch_came_without_a_max_timestamp(
-    client: WireClient, make_topic: MakeTopic, codec: Codec
+# Sarama up to 1.43.3 sends -1, kafka-go's Conn the time of the last record; others may send any.
+@pytest.mark.parametrize("said_ms", [-1, 1005, 2**62])
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {},
+        {"cleanup.policy": "compact"},
+        {"compression.type": "lz4"},
+        {"message.timestamp.before.max.ms": str(2**62)},
+    ],
+)
+def test_times_are_found_by_the_records_whatever_the_header_of_their_batch_says(
+    client: WireClient,
+    make_topic: MakeTopic,
+    configs: dict[str, str],
+    codec: Codec,
+    said_ms: int,
 ) -> None:
-    """Sarama up to 1.43.3 sends -1 there; Kafka and we store the newest record's time."""
-    topic = make_topic()
+    topic = make_topic(1, configs)
     for first_ms in (1000, 2000, 3000):
         encoded = bytearray(timed_batch(first_ms, first_ms + 7, first_ms + 5, codec=codec))
-        OFFSET_FIELD.pack_into(encoded, MAX_TIMESTAMP_POSITION, -1)
+        OFFSET_FIELD.pack_into(encoded, MAX_TIMESTAMP_POSITION, said_ms)
         append(client, topic, with_crc(encoded))
     stored = list(walk(fetched_bytes(fetch(client, topic))))
     assert [one.header.max_timestamp_ms for one in stored] == [1007, 2007, 3007]
     for wanted_ms, offset in ((0, 0), (1006, 1), (1008, 3), (3000, 6), (3008, -1)):
         assert offset_at(client, topic, wanted_ms).offset == offset
     assert offset_at(client, topic, MAX_TIMESTAMP).offset == 7
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("count", [3, 20_000])
+def test_a_record_of_the_far_future_is_refused_though_its_header_hides_it(
+    client: WireClient, topic: str, codec: Codec, count: int
+) -> None:
+    now_ms = int(time.time() * 1000)
+    times_ms = [now_ms, 2 * now_ms, *[now_ms] * (count - 2)]
+    encoded = bytearray(timed_batch(*times_ms, codec=codec))
+    OFFSET_FIELD.pack_into(encoded, MAX_TIMESTAMP_POSITION, now_ms)
+    answer = produce(client, topic, bytes(with_crc(encoded)))
+    assert answer.error_code == INVALID_TIMESTAMP
+    assert [wrong.batch_index for wrong in answer.record_errors] == [1]
+    assert offset_at(client, topic, LATEST).offset == 0
 
 
 def test_a_time_finds_nothing_before_the_log_start(client: WireClient, topic: str) -> None:

@@ -23,7 +23,7 @@ from strandline.broker.protocol.messages.produce import (
 from strandline.storage.records.batch import any_batch
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch
-from strandline.storage.records.compression import Codec, compress
+from strandline.storage.records.compression import Codec
 from tests.support.broker import BrokerProcess
 from tests.support.old_formats import CODECS, message_set
 from tests.support.wire import WireClient
@@ -107,14 +107,12 @@ def test_a_decompression_bomb_is_refused_and_costs_little_memory(
     broker: BrokerProcess, client: WireClient, make_topic: MakeTopic, codec: Codec
 ) -> None:
     topic = make_topic(configs={"compression.type": "snappy"})
-    bomb = bytearray(batch(1))[:61] + compress(codec, bytes(160 * 1024 * 1024))
-    struct.pack_into(">i", bomb, 8, len(bomb) - 12)
-    struct.pack_into(">h", bomb, 21, codec)
-    struct.pack_into(">I", bomb, 17, crc32c.crc32c(bytes(bomb[21:])))
-    answer = produce(client, topic, bytes(bomb))
-    assert answer.error_code == MESSAGE_TOO_LARGE
-    assert "exceed" in (answer.error_message or "")
-    assert broker.resident_mib() < 600
+    bomb = batch(1, value=bytes(160 * 1024 * 1024), codec=codec)
+    for _ in range(5):
+        answer = produce(client, topic, bomb)
+        assert answer.error_code == MESSAGE_TOO_LARGE
+        assert "exceed" in (answer.error_message or "")
+    assert broker.resident_mib() < 200
     assert produce(client, topic, batch(1)).error_code == 0
 
 

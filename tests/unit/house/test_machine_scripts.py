@@ -177,8 +177,15 @@ def test_commands_of_the_pages_that_a_machine_lacks_are_installed(
     machine.has_apt(f'[ "$package" = procps ] && touch {installed}')
     finished = machine.run("commands", "curl", "free")
     assert finished.returncode == 0, finished.stderr
-    assert finished.stdout == "installing procps, whose commands are on the pages\n"
+    assert finished.stdout == "installing procps, whose commands the tests need\n"
     assert installed.exists()
+
+
+def test_a_compiler_is_installed_with_the_headers_that_it_needs(machine: Machine) -> None:
+    machine.has_apt("exit")
+    finished = machine.run("commands", "cc")
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout == "installing gcc libc6-dev, whose commands the tests need\n"
 
 
 def test_a_machine_that_has_the_commands_of_the_pages_installs_nothing(machine: Machine) -> None:

@@ -29,6 +29,17 @@ class Broker:
     def __init__(self, folder: Path) -> None:
         self.logs = [UnifiedLog(_filled(folder / name)) for name in ("a", "b")]
         self.failure: DiskError | None = None
+        # Whether the disk takes no file, and how often files were unlinked.
+        self.is_full = False
+        self.unlinked_count = 0
+
+    def unlink(self, _now_s: float) -> None:
+        self.unlinked_count += 1
+        self.is_full = False
+
+    def note_time(self, _now_ms: int) -> None:
+        if self.is_full:
+            raise DiskError("full")
 
     async def write_log_starts(self) -> Collection[Path]:
         if self.failure is not None:
@@ -41,12 +52,12 @@ class Broker:
             enforcer = RetentionEnforcer(
                 lambda: self.logs,
                 write_log_starts=self.write_log_starts,
-                purge_deleted=lambda _now_s: None,
+                purge_deleted=self.unlink,
                 wake_tiering=lambda _partition: None,
                 executor=pool,
                 clock=clock,
                 guard=JumpGuard(clock),
-                note_time=lambda _now_ms: None,
+                note_time=self.note_time,
                 interval_ms=1,
             )
 
@@ -99,3 +110,9 @@ def test_a_log_that_fails_holds_up_no_other_and_is_told_once(
     assert broker.local_starts[0] == 0
     assert broker.local_starts[1] > 0
     assert caplog.text.count("retention does not succeed") == 1
+
+
+def test_files_are_unlinked_before_anything_is_written_to_their_disk(broker: Broker) -> None:
+    broker.is_full = True
+    broker.rounds()
+    assert (broker.unlinked_count, broker.is_full) == (1, False)

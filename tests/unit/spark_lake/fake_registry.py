@@ -18,6 +18,8 @@ class FakeRegistry(ThreadingHTTPServer):
         self.answers: dict[str, Any] = {}
         # Sent as they stand, with a pause behind each, and then the connection is cut.
         self.bytes_of_all: Iterable[bytes] = ()
+        # Paths that are answered with 500.
+        self.failures: set[str] = set()
         self.asked: list[str] = []
         self.password: str | None = None
 
@@ -37,6 +39,8 @@ class _Answer(BaseHTTPRequestHandler):
         given = self.headers.get("Authorization", "").removeprefix("Basic ")
         if server.password is not None and base64.b64decode(given).decode() != server.password:
             self.send_error(401)
+        elif self.path in server.failures:
+            self.send_error(500)
         elif self.path not in server.answers:
             self.send_error(404)
         else:

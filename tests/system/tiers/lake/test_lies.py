@@ -23,6 +23,12 @@ from strandline.spark_lake.options.options import S3Options
 from strandline.spark_lake.spark.source import StrandlineDataSource
 from strandline.spark_lake.spark.stream import StrandlineStreamReader
 from strandline.storage.errors import InvalidConfig, ObjectNotFound
+from strandline.storage.remote.keys import (
+    CHANGES_KEY,
+    GROUPS_PREFIX,
+    METADATA_PREFIX,
+    TRANSACTIONS_PREFIX,
+)
 from strandline.storage.remote.open_store import open_store
 from tests.conftest import S3Bucket
 from tests.support.fault_proxy import Action, FaultProxy, Rule
@@ -135,8 +141,13 @@ def test_what_is_asked_of_the_bucket_is_what_the_policy_allows(
     archive: ArchiveBuilder, s3_bucket: S3Bucket, options: dict[str, str], fault_proxy: FaultProxy
 ) -> None:
     """S3 takes the key of a missing object for the prefix when it asks whether to say 404."""
-    _, listing = policy("IAM policy for readers")
+    objects, listing = policy("IAM policy for readers")
     prefix = s3_bucket.url.removeprefix(f"s3://{s3_bucket.name}/")
+    keys = [
+        one.removeprefix("arn:aws:s3:::my-bucket/").replace("my-prefix", prefix)
+        for one in objects["Resource"]
+    ]
+    keys += [one.replace(prefix, "other") for one in keys]
     allowed = [
         pattern.replace("my-prefix", prefix)
         for pattern in listing["Condition"]["StringLike"]["s3:prefix"]
@@ -155,10 +166,12 @@ def test_what_is_asked_of_the_bucket_is_what_the_policy_allows(
         assert method == "GET", path
         key = path.removeprefix(f"/{s3_bucket.name}").removeprefix("/")
         if key:
-            assert key.startswith((prefix, "other")), path
+            assert any(fnmatch.fnmatchcase(key, one) for one in keys), key
             continue
         (listed,) = parse_qs(query)["prefix"]
         assert any(fnmatch.fnmatchcase(listed, one) for one in allowed), listed
+    for private in (METADATA_PREFIX, GROUPS_PREFIX, TRANSACTIONS_PREFIX, CHANGES_KEY):
+        assert not any(fnmatch.fnmatchcase(f"{prefix}/{private}", one) for one in keys + allowed)
     missing = [f"{prefix}/topics/t-x/2/manifest.json", "other/cluster.json"]
     assert all(any(fnmatch.fnmatchcase(one, pattern) for pattern in allowed) for one in missing)
 

@@ -17,7 +17,7 @@ import boto3.session
 import pytest
 
 from strandline.broker.cli import main
-from strandline.broker.commands.archive_tables import human_time
+from strandline.broker.commands.archive.tables import human_time
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.plurals import human_bytes
 from strandline.storage.records.batch.batch import read_header
@@ -129,7 +129,7 @@ def test_archive_ls_agrees_with_the_manifests(stopped: Stopped) -> None:
             str(manifest.end_offset),
             human_time(timestamp_of(0)),
             human_time(timestamp_of(manifest.end_offset - 1)),
-            "ok",
+            "manifest ok",
         ]
     one = strandline_process("archive", "ls", *options_for(stopped.bucket), "--topic", "pears")
     assert (one.returncode, one.stderr) == (0, "")
@@ -276,7 +276,7 @@ def test_archive_ls_shows_a_damaged_manifest_beside_the_others_and_fails(stopped
     ended = look(copy.bucket, "ls")
     assert ended.returncode == 1
     (good,) = rows(ended.stdout, "apples")
-    assert good[-1] == "ok"
+    assert good[-1] == "manifest ok"
     (bad,) = rows(ended.stdout, "pears")
     assert "manifest.json" in bad[-1]
 
@@ -290,7 +290,7 @@ def test_a_damaged_description_of_one_topic_hides_no_other(stopped: Stopped) -> 
     listed = look(copy.bucket, "ls")
     assert listed.returncode == 1
     (good,) = rows(listed.stdout, "apples")
-    assert good[-1] == "ok"
+    assert good[-1] == "manifest ok"
     (bad,) = rows(listed.stdout, "pears")
     assert "topic.json" in bad[-1]
     for action in ("ls", "show", "verify"):

@@ -62,6 +62,13 @@ def test_an_anchor_names_one_section_of_a_page() -> None:
     assert find(TEXTS, "docs/runbooks/disk.md#how-much").endswith("### How much\n\nMuch.\n")
 
 
+def test_the_name_of_a_property_finds_its_sections() -> None:
+    page = "# Configuration\n\n### `log.dirs`\n\nFolders.\n\n### `log.dir`\n\nA folder.\n"
+    text = find({**TEXTS, "reference/configuration.md": page}, "log.dir")
+    assert "A folder." in text
+    assert "Folders." not in text
+
+
 def test_sections_that_fit_alike_are_listed() -> None:
     texts = {**TEXTS, "how-to/full.md": "# Full disk\n\nFree some.\n"}
     first, second, *_ = find(texts, "disk is full").splitlines()
@@ -134,3 +141,17 @@ def test_a_checkout_has_the_pages_too(capsys: pytest.CaptureFixture[str]) -> Non
     assert "runbooks/disk.md" in pages()
     assert main(["docs", "docs/runbooks/disk.md"]) == 0
     assert capsys.readouterr().out == pages()["runbooks/disk.md"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("runbooks/disc", "nearest: runbooks/disk"),
+        ("docs/runbooks/disk.md#no-such", "page 'docs/runbooks/disk.md' has no such section"),
+        ("nothing.md", "lists pages"),
+    ],
+)
+def test_a_page_that_is_not_there_is_an_error_and_no_search(asked: str, said: str) -> None:
+    with pytest.raises(InvalidConfig, match="there is no page") as refused:
+        find(TEXTS, asked)
+    assert said in str(refused.value)

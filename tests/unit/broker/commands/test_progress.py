@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import logging
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from strandline.broker.cli import main
+from strandline.broker.commands.progress import BarProgress
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
 COMMANDS = [
@@ -58,3 +61,20 @@ def test_where_nobody_looks_nothing_is_shown(
 ) -> None:
     main([*command.split(), "--remote", archive.url])
     assert not any(what in capsys.readouterr().err for _, what in COMMANDS)
+
+
+def test_a_line_of_the_log_stands_above_the_bar_and_not_within_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    handler = logging.StreamHandler(terminal)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    with BarProgress() as progress:
+        progress.begin("segments", 10)
+        progress.advance()
+        logging.getLogger("strandline.tests").warning("a line of the log")
+        assert handler.stream is not terminal
+    assert handler.stream is terminal
+    # Rich erases its bar, writes the line, and draws the bar below it.
+    assert re.search(r"\x1b\[2K[^\n]*a line of the log\n", terminal.getvalue())

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from strandline.broker.cli import main
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.records import (
     BrokerStarted,
     ProducerIdsAllocated,
     TopicCreated,
 )
-from strandline.broker.commands.archive_commands import DAMAGED, VerifyOptions, verify
+from strandline.broker.commands.archive.commands import DAMAGED, VerifyOptions, verify
 from strandline.broker.commands.restore import MARK_FORMAT, MARK_VERSIONS, Restore, RestoreSummary
 from strandline.broker.config.loading import load_config
 from strandline.broker.coordination.runtime.group_archive import LiveRecord, encode_live
@@ -564,3 +565,23 @@ def test_damaged_transactional_ids_are_told_and_unplaced_ones_stop_a_restore(
     with pytest.raises(RestoreRefused, match="the metadata do not know __transaction_state"):
         restore(archive.parent)
     assert restore(archive.parent, skip_damaged=True).offset_count == 1
+
+
+def test_a_restore_beside_a_broker_that_may_still_run_says_so(
+    archive: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    restore(archive.parent)
+    assert "the archive was written lately" in caplog.text
+
+
+def test_a_restore_into_folders_that_nobody_named_is_refused(
+    original: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["restore", "--remote", f"file://{original}", "--set", "node.id=1"]
+    assert main(words) == 2
+    assert "name the folders" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

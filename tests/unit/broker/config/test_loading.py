@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.config.listeners import Listener
-from strandline.broker.config.loading import load_config
+from strandline.broker.config.loading import load_config, warn_of_unused_archive
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import InvalidConfig
 from tests.unit.broker.config.loaded import load
@@ -125,6 +125,8 @@ def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
         ("strandline.remote.url=s3://b1/x", "the name of a bucket has 3 to 63 small letters"),
         ("strandline.remote.url=file:///", "expected s3://bucket/prefix or file:///folder"),
         ("strandline.remote.s3.endpoint.url=localhost:4566", "expected http://host:port"),
+        ("strandline.remote.s3.endpoint.url=http://u:p@h", "endpoint.url: a URL with a user"),
+        ("queued.max.request.bytes=1000", "or at least socket.request.max.bytes"),
         ("remote.log.storage.system.enable=true", "needs strandline.remote.url"),
         ("log.local.retention.ms=999999999999", "local.retention.ms: it must not exceed"),
         ("log.retention.ms=0", "log.retention.ms=0: must be -1, for no limit, or at least 1"),
@@ -240,3 +242,28 @@ def test_one_folder_under_two_names_is_refused(tmp_path: Path) -> None:
     names = f"{tmp_path / 'data'},{tmp_path / 'link'}"
     with pytest.raises(InvalidConfig, match="are one folder"):
         load(f"log.dirs={names}")
+
+
+def test_a_key_that_is_given_twice_is_told_with_its_places(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "p"
+    path.write_text("node.id=1\nlog.dirs=/a\nnode.id=2\n")
+    # To win over the file is what an override is for.
+    assert load_config(path, ["log.dirs=/b"]).node_id == 2
+    (told,) = [r for r in caplog.records if "given twice" in r.getMessage()]
+    assert told.fields == {  # type: ignore[attr-defined]
+        "key": "node.id",
+        "places": f"{path} line 1, {path} line 3",
+    }
+    caplog.clear()
+    load_config(None, ["node.id=1", "node.id=3"])
+    assert "given twice" in caplog.text
+
+
+def test_an_archive_without_its_switch_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    url = "strandline.remote.url=s3://bucket"
+    warn_of_unused_archive(load_config(None, [url, "remote.log.storage.system.enable=true"]))
+    assert caplog.records == []
+    warn_of_unused_archive(load_config(None, [url]))
+    assert "nothing is archived" in caplog.text

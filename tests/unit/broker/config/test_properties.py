@@ -133,3 +133,11 @@ def test_a_file_that_is_no_text_or_far_too_large_is_refused(tmp_path: Path) -> N
     path.write_bytes(b"#" * (PROPERTIES_BYTES_MAX + 1))
     with pytest.raises(InvalidConfig, match="is it the right file"):
         read_properties(path)
+
+
+@pytest.mark.parametrize("content", ['{"node.id": 1}', ' \n[\n"a"]'])
+def test_a_file_of_json_is_called_one(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "broker.json"
+    path.write_text(content)
+    with pytest.raises(InvalidConfig, match="is JSON; expected lines of key=value"):
+        read_properties(path)

@@ -80,6 +80,15 @@ def test_a_topic_that_contradicts_itself_already_holds_up_no_change_of_the_broke
         check_broker_change(load_config(), image, 1, {key: "4000"})
 
 
+def test_sections_are_checked_as_in_a_file() -> None:
+    static = load_config(None, ["log.cleaner.threads=4"])
+    with pytest.raises(Refusal, match="at least 1 MiB for each of the 4 threads") as caught:
+        check_broker_change(
+            static, MetadataImage(), 1, {"log.cleaner.dedupe.buffer.size": str(1 << 20)}
+        )
+    assert caught.value.error_code is ErrorCode.INVALID_REQUEST
+
+
 @pytest.mark.parametrize(
     ("properties", "complaint"),
     [

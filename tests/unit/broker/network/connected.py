@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from strandline.broker.network.buffer_pool import BufferPool
 from strandline.broker.network.cold_scheduling import ColdSchedule
 from strandline.broker.network.connection import TURN_BYTES_MAX, Connection
+from strandline.broker.network.frames import FrameBuffer
 from strandline.broker.network.responses import Answer, Parts, RequestHandler
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.files import FileRange, OpenFile
@@ -96,7 +98,7 @@ def connection_over(
         loop=asyncio.get_running_loop(),
         spawn=asyncio.get_running_loop().create_task,
         clock=clock,
-        frame_bytes_max=1000,
+        frames=FrameBuffer(1000, BufferPool()),
         on_close=lambda _connection: None,
         on_refused=lambda _peer, _reason: None,
         on_failed=lambda _peer, _error: None,

@@ -7,14 +7,23 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from strandline.broker.network import server as server_module
-from strandline.broker.network.frames import FrameBuffer
+from strandline.broker.network.frames import BUSY_BYTES_MAX, INITIAL_BYTES, FrameBuffer
 from strandline.broker.network.pacing import PACED_PREFIX, UNPACED, congestion_control
-from strandline.broker.network.responses import Answer, DeferredAnswer, ThrottledParts
+from strandline.broker.network.responses import (
+    Answer,
+    AuthenticationGate,
+    DeferredAnswer,
+    RequestHandler,
+    ThrottledParts,
+)
 from strandline.broker.network.server import (
+    LOGIN_GRACE_S,
+    LOGIN_S,
     REFUSAL_LOG_S,
     STALLED_S,
     NetworkConfig,
@@ -47,6 +56,22 @@ class Echo:
                 return [bytes(frame)]
 
 
+class Gate(AuthenticationGate):
+    """Echoes; its client logs in by a frame that begins with `in`."""
+
+    def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
+        if bytes(frame[:2]) == b"in":
+            self.on_open()
+        return [bytes(frame)]
+
+
+GATE_BYTES = 100_000
+
+
+def handler_of(listener: str) -> RequestHandler | AuthenticationGate:
+    return Gate(GATE_BYTES) if listener == "SASL" else Echo()
+
+
 def limits(per_address: int = 100, **by_address: int) -> NetworkConfig:
     return NetworkConfig(
         request_bytes_max=1000,
@@ -68,7 +93,7 @@ def run(
     async def main() -> None:
         clock = ManualClock()
         server = Server(
-            lambda _listener: Echo(),
+            handler_of,
             limits=lambda: allowed or limits(),
             admit=admit,
             pace=pace,
@@ -347,9 +372,10 @@ def test_a_client_that_there_is_no_memory_for_after_its_wait_keeps_no_others_out
     async def test(server: Server, _clock: ManualClock, port: int) -> None:
         reported = asyncio.Event()
         asyncio.get_running_loop().set_exception_handler(lambda *_: reported.set())
-        await connect(port)
+        # Kept: a client that nobody holds may be collected, which closes it.
+        kept = [await connect(port)]
         await reported.wait()
-        await connect(port)
+        kept.append(await connect(port))
         await until(lambda: server.statistics().connections == 1)
 
     run(test, admit=admit, pace=lambda _listener: 1)
@@ -370,7 +396,8 @@ def test_a_listener_may_have_a_limit_of_its_own() -> None:
         small = server.listen("127.0.0.1", 0, "SMALL")
         kept = [await connect(small) for _ in range(2)]
         await until(lambda: server.statistics().connections == 2)
-        assert await is_closed((await connect(small))[0])
+        kept.append(await connect(small))
+        assert await is_closed(kept[-1][0])
         kept.append(await connect(port))
         await until(lambda: server.statistics().connections == 3)
         assert server.statistics().refused_total == 1
@@ -471,3 +498,205 @@ def test_every_interface_is_one_for_clients_of_both_families(host: str) -> None:
             writer.close()
 
     run(test)
+
+
+async def connected(server: Server, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection that the server has taken in."""
+    before = server.statistics().accepted_total
+    streams = await connect(port)
+    await until(lambda: server.statistics().accepted_total > before)
+    return streams
+
+
+async def exchange(
+    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], data: bytes
+) -> bytes:
+    reader, writer = streams
+    writer.write(frame(data))
+    return await reader.readexactly(len(data))
+
+
+def test_who_does_not_log_in_in_time_is_dropped_whatever_is_sent_meanwhile() -> None:
+    async def test(server: Server, clock: ManualClock, _port: int) -> None:
+        port = server.listen("127.0.0.1", 0, "SASL")
+        slow, silent, whole, logged_in = [await connected(server, port) for _ in range(4)]
+        assert await exchange(logged_in, b"in") == b"in"
+        assert server.statistics().logins == 3
+        slow[1].write(struct.pack(">i", 1000))
+        for byte in range(int(LOGIN_S)):
+            # A byte a second, and a whole request.
+            slow[1].write(b"x")
+            assert await exchange(whole, b"%d" % byte)
+            clock.advance_ms(1000)
+            server.sweep()
+        assert server.statistics().connections == 4
+        clock.advance_ms(1)
+        server.sweep()
+        assert server.statistics().connections == 1
+        assert server.statistics().closed_login_total == 3
+        for reader, _ in (slow, silent, whole):
+            assert await is_closed(reader)
+        assert await exchange(logged_in, b"more") == b"more"
+
+    run(test)
+
+
+def test_who_has_not_logged_in_has_no_buffer_above_the_largest_login() -> None:
+    async def test(server: Server, _clock: ManualClock, _port: int) -> None:
+        port = server.listen("127.0.0.1", 0, "SASL")
+        _, writer = await connected(server, port)
+        writer.write(struct.pack(">i", GATE_BYTES) + bytes(GATE_BYTES - 1))
+        await until(lambda: server.statistics().receive_buffer_bytes > GATE_BYTES // 2)
+        while server.statistics().receive_buffer_bytes < GATE_BYTES:
+            await asyncio.sleep(0.001)
+        assert server.statistics().receive_buffer_bytes <= GATE_BYTES + 4
+
+    run(test, allowed=NetworkConfig())
+
+
+def test_all_who_have_not_logged_in_have_one_pool_and_keep_nobody_else_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool_bytes = 3 * GATE_BYTES
+    monkeypatch.setattr(server_module, "LOGIN_BYTES_MAX", pool_bytes)
+
+    async def test(server: Server, _clock: ManualClock, plain_port: int) -> None:
+        port = server.listen("127.0.0.1", 0, "SASL")
+        greedy = [await connected(server, port) for _ in range(20)]
+        for _, writer in greedy:
+            writer.write(struct.pack(">i", GATE_BYTES) + bytes(GATE_BYTES - 1))
+        ordinary = await connected(server, port)
+        plain = await connected(server, plain_port)
+        for number in range(50):
+            assert await exchange(ordinary, b"%d" % number)
+            assert await exchange(plain, bytes(10_000 + 1000 * number))
+            small_bytes = 22 * INITIAL_BYTES + 2 * BUSY_BYTES_MAX
+            largest = pool_bytes + GATE_BYTES + small_bytes
+            assert server.statistics().receive_buffer_bytes <= largest
+        # One after the other they end, and each gets its memory in turn.
+        for reader, writer in greedy:
+            writer.write(b"!")
+            assert len(await reader.readexactly(GATE_BYTES)) == GATE_BYTES
+            writer.close()
+        assert await exchange(ordinary, b"in") == b"in"
+
+    run(test, allowed=NetworkConfig())
+
+
+def test_only_so_many_log_in_at_a_time_and_the_slowest_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_module, "LOGINS_MAX", 2)
+
+    async def test(server: Server, clock: ManualClock, plain_port: int) -> None:
+        port = server.listen("127.0.0.1", 0, "SASL")
+        first, second = [await connected(server, port) for _ in range(2)]
+        refused = await connect(port)
+        assert await is_closed(refused[0])
+        assert await exchange(await connected(server, plain_port), b"a") == b"a"
+        clock.advance_ms(int(LOGIN_GRACE_S * 1000) + 1)
+        third = await connected(server, port)
+        assert await is_closed(first[0])
+        for streams in (second, third):
+            assert await exchange(streams, b"in") == b"in"
+        fourth = await connected(server, port)
+        assert await exchange(fourth, b"in") == b"in"
+        assert server.statistics().closed_login_total == 1
+
+    run(test)
+
+
+def test_a_frame_that_comes_byte_by_byte_is_dropped_like_an_idle_connection() -> None:
+    async def test(server: Server, clock: ManualClock, port: int) -> None:
+        slow = await connected(server, port)
+        steady = await connected(server, port)
+        slow[1].write(struct.pack(">i", 1000))
+        assert await exchange(steady, b"a") == b"a"
+        server.sweep()
+        for number in range(IDLE_MS // 10_000):
+            slow[1].write(b"x")
+            steady[1].write(frame(b"whole") + frame(b"half")[:5])
+            await steady[0].readexactly(5)
+            clock.advance_ms(10_000)
+            server.sweep()
+            assert server.statistics().connections == 2, number
+            steady[1].write(b"alf")
+            await steady[0].readexactly(4)
+        slow[1].write(b"x")
+        clock.advance_ms(1)
+        server.sweep()
+        assert server.statistics().connections == 1
+        assert server.statistics().closed_stalled_total == 1
+        assert await is_closed(slow[0])
+
+    run(test)
+
+
+def test_large_requests_wait_for_each_other_when_their_memory_is_bounded() -> None:
+    size_bytes, pool_bytes = 1_000_000, 2_000_000
+
+    async def test(server: Server, clock: ManualClock, port: int) -> None:
+        many = [await connected(server, port) for _ in range(12)]
+        for _, writer in many:
+            writer.write(struct.pack(">i", size_bytes) + bytes(size_bytes - 1))
+        small = await connected(server, port)
+        for _ in range(50):
+            assert await exchange(small, b"a") == b"a"
+        await until(lambda: server.statistics().receive_buffer_bytes > pool_bytes // 2)
+        clock.advance_ms(1000)
+        # Those that wait for memory are not idle, and the others get their buffers.
+        for reader, writer in many:
+            writer.write(b"!")
+            assert len(await reader.readexactly(size_bytes)) == size_bytes
+            largest = pool_bytes + size_bytes + 13 * INITIAL_BYTES
+            assert server.statistics().receive_buffer_bytes <= largest
+        assert server.statistics().connections == 13
+
+    run(test, allowed=NetworkConfig(request_bytes_max=2_000_000, queued_bytes_max=pool_bytes))
+
+
+def test_who_leaves_while_it_waits_for_memory_is_forgotten() -> None:
+    async def test(server: Server, _clock: ManualClock, port: int) -> None:
+        first, second, third = [await connected(server, port) for _ in range(3)]
+        large = struct.pack(">i", 1_000_000) + bytes(900_000)
+        for _, writer in (first, second):
+            writer.write(large)
+            await asyncio.sleep(0.05)
+        second[1].transport.abort()
+        assert await exchange(third, b"a") == b"a"
+        first[1].transport.abort()
+        await until(lambda: server.statistics().connections == 1)
+        assert await exchange(third, bytes(900_000)) == bytes(900_000)
+
+    run(test, allowed=NetworkConfig(request_bytes_max=1_000_000, queued_bytes_max=1_000_000))
+
+
+def test_connections_above_a_lowered_limit_are_closed_the_quietest_first() -> None:
+    allowed = [limits()]
+
+    async def main() -> None:
+        clock = ManualClock()
+        server = Server(
+            handler_of,
+            limits=lambda: allowed[0],
+            clock=clock,
+            spawn=asyncio.get_running_loop().create_task,
+        )
+        port = server.listen("127.0.0.1", 0)
+        many = [await connected(server, port) for _ in range(6)]
+        clock.advance_ms(1000)
+        for streams in many[:2] + many[4:]:
+            assert await exchange(streams, b"a") == b"a"
+        server.sweep()
+        assert server.statistics().connections == 6
+        allowed[0] = replace(limits(), connections_max=4)
+        server.sweep()
+        assert server.statistics().connections == 4
+        assert server.statistics().closed_excess_total == 2
+        for streams in many[:2] + many[4:]:
+            assert await exchange(streams, b"b") == b"b"
+        for reader, _ in many[2:4]:
+            assert await is_closed(reader)
+        server.close()
+
+    asyncio.run(main())

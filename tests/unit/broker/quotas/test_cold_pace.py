@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -106,6 +107,18 @@ def test_late_ticks_lower_the_limit_to_the_floor_and_never_below() -> None:
     assert FLOOR < rewind.limit < first
     rewind.run(10, 1.0)
     assert rewind.limit == FLOOR
+
+
+def test_a_raised_floor_holds_at_the_next_tick() -> None:
+    settings = [SETTINGS]
+    rewind = Rewind()
+    rewind.pace = ColdPace(lambda: settings[0])
+    rewind.pace.saw_live(rewind.now_s)
+    rewind.run(10, 1.0)
+    assert rewind.limit == FLOOR
+    settings[0] = replace(SETTINGS, floor_bytes_per_s=2 * FLOOR)
+    rewind.tick(0.0)
+    assert rewind.limit == 2 * FLOOR
 
 
 def test_one_cause_that_makes_several_ticks_late_counts_once() -> None:
@@ -238,6 +251,18 @@ def test_ticks_that_are_late_without_cold_are_no_reason_to_slow_it() -> None:
     low = rewind.limit
     rewind.run(5, usual_s)
     assert rewind.limit >= low
+
+
+def test_a_lowered_setting_holds_at_once() -> None:
+    settings = [PaceConfig(lateness_s_max=0.1, floor_bytes_per_s=FLOOR)]
+    rewind = Rewind()
+    rewind.pace = ColdPace(lambda: settings[0])
+    for _ in range(20_000):
+        rewind.tick(0.0001)
+    assert rewind.paused_ticks > 100
+    assert rewind.late_s == 0.1
+    settings[0] = SETTINGS
+    assert rewind.late_s == SETTING_S
 
 
 def test_a_look_waits_for_downloads_under_way_but_not_for_ever() -> None:

@@ -6,11 +6,18 @@ import base64
 import hashlib
 import hmac
 import random
+import re
+from collections.abc import Callable
 
 import pytest
 
 from strandline.broker.security.mechanism import AuthenticationFailed
-from strandline.broker.security.scram import DIGESTS, ScramCredential, ScramExchange
+from strandline.broker.security.scram import (
+    DIGESTS,
+    ScramCredential,
+    ScramExchange,
+    mimic_credential,
+)
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 
@@ -35,9 +42,22 @@ def client_final(first: bytes, answer: bytes, password: str, digest: str) -> byt
     return f"{bare},p={base64.b64encode(proof).decode()}".encode()
 
 
+SECRET = b"secret of the broker"
+
+
+def known(
+    users: dict[str, ScramCredential], secret: bytes = SECRET
+) -> Callable[[str], ScramCredential]:
+    def find(user: str) -> ScramCredential:
+        like = next(iter(users.values()), None)
+        return users.get(user) or mimic_credential(user, like, secret)
+
+    return find
+
+
 def test_the_example_of_rfc_7677_is_a_login() -> None:
     exchange = ScramExchange(
-        "sha256", {"user": credential("pencil")}.get, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+        "sha256", known({"user": credential("pencil")}), "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
     )
     first = exchange.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     assert first.answer == (
@@ -55,7 +75,7 @@ def test_the_example_of_rfc_7677_is_a_login() -> None:
 @pytest.mark.parametrize(("password", "is_right"), [("secret", True), ("Secret", False)])
 def test_only_the_right_password_lets_in(mechanism: str, password: str, is_right: bool) -> None:
     digest = DIGESTS[mechanism]
-    exchange = ScramExchange(digest, {"a,b=c": credential("secret", mechanism)}.get, "srv")
+    exchange = ScramExchange(digest, known({"a,b=c": credential("secret", mechanism)}), "srv")
     # A comma and an equals sign in a name are written so.
     first = b"n,,n=a=2Cb=3Dc,r=cli"
     final = client_final(first, exchange.step(first).answer, password, digest)
@@ -75,20 +95,48 @@ def test_only_the_right_password_lets_in(mechanism: str, password: str, is_right
         b"p=tls-unique,,n=user,r=x",
         b"y,,n=user,r=x",
         b"n,a=other,n=user,r=x",
-        b"n,,n=nobody,r=x",
         b"\xff",
     ],
 )
 def test_a_bad_beginning_ends_the_login(first: bytes) -> None:
-    exchange = ScramExchange("sha256", {"user": credential("x")}.get, "srv")
+    exchange = ScramExchange("sha256", known({"user": credential("x")}), "srv")
     with pytest.raises(AuthenticationFailed):
         exchange.step(first)
+
+
+def answered(user: str, users: dict[str, ScramCredential], secret: bytes = SECRET) -> str:
+    """Salt and iterations of the first answer."""
+    exchange = ScramExchange("sha256", known(users, secret), "srv")
+    answer = exchange.step(f"n,,n={user},r=cli".encode()).answer
+    return answer.decode().removeprefix("r=clisrv,")
+
+
+@pytest.mark.parametrize("users", [{}, {"user": credential("x")}], ids=["no user", "one user"])
+def test_an_unknown_user_is_answered_as_a_known_one(users: dict[str, ScramCredential]) -> None:
+    first = answered("nobody", users)
+    assert re.fullmatch(r"s=[A-Za-z0-9+/]+=*,i=[0-9]+", first)
+    assert answered("nobody", users) == first
+    assert answered("nobody", users, b"other") != first != answered("someone", users)
+    for user in users:
+        real = answered(user, users)
+        assert len(first) == len(real)
+        assert first.rpartition("i=")[2] == real.rpartition("i=")[2]
+
+
+@pytest.mark.parametrize("password", ["", "x"])
+def test_an_unknown_user_fails_after_the_proof_and_is_named(password: str) -> None:
+    first = b"n,,n=nobody,r=cli"
+    exchange = ScramExchange("sha256", known({"user": credential("x")}), "srv")
+    final = client_final(first, exchange.step(first).answer, password, "sha256")
+    with pytest.raises(AuthenticationFailed, match="no such user") as failed:
+        exchange.step(final)
+    assert failed.value.user == "nobody"
 
 
 def test_a_proof_for_another_nonce_or_channel_is_refused() -> None:
     first = b"n,,n=user,r=cli"
     for change in ((b"r=clisrv", b"r=clisrw"), (b"c=biws", b"c=eSws")):
-        exchange = ScramExchange("sha256", {"user": credential("x")}.get, "srv")
+        exchange = ScramExchange("sha256", known({"user": credential("x")}), "srv")
         final = client_final(first, exchange.step(first).answer, "x", "sha256")
         with pytest.raises(AuthenticationFailed):
             exchange.step(final.replace(*change))
@@ -98,7 +146,7 @@ def test_a_proof_for_another_nonce_or_channel_is_refused() -> None:
 def test_hostile_bytes_are_refused_and_nothing_else_happens(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(200):
-        exchange = ScramExchange("sha512", {"user": credential("x")}.get, "srv")
+        exchange = ScramExchange("sha512", known({"user": credential("x")}), "srv")
         first = bytearray(b"n,,n=user,r=cli")
         first[chance.randrange(len(first))] = chance.randrange(256)
         try:

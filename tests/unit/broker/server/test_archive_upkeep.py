@@ -144,7 +144,7 @@ def test_an_archive_that_may_not_even_be_read_is_not_called_away(
 
     assert not asyncio.run(claim())
     (row,) = caplog.records
-    assert row.message.startswith("remote tier forbids this broker to read")
+    assert row.message.startswith("remote tier refuses this broker's reads")
 
 
 def test_a_claim_that_found_damage_asks_again(tmp_path: Path) -> None:

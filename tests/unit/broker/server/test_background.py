@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -13,6 +14,7 @@ import pytest
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.server import background
 from strandline.broker.server.background import (
@@ -24,10 +26,12 @@ from strandline.broker.server.background import (
 )
 from strandline.broker.server.workers import Workers
 from strandline.retention.jump_guard import JumpGuard
+from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import StrandlineError
 from strandline.storage.local.formats.producer_state import ProducerEntry, ProducerState
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from tests.support.manual_clock import ManualClock
+from tests.unit.storage.local.builders import fill, open_log
 
 
 class CountingMetadata:
@@ -50,7 +54,7 @@ def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_seco
     clock, metadata = ManualClock(), CountingMetadata()
     upkeep = LogUpkeep(
         cast(ReplicaManager, SimpleNamespace(has_uncreated=True, replace_logs=len)),
-        cast(LogDirs, SimpleNamespace(has_failed=False)),
+        cast(LogDirs, SimpleNamespace(has_failed=False, is_short_of_room=False)),
         metadata=cast(Metadata, metadata),
         running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
         workers=cast(Workers, None),
@@ -72,13 +76,51 @@ def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_seco
     asyncio.run(some_turns())
 
 
+@pytest.mark.parametrize("flush_messages", [1, 1000])
+def test_a_roll_waits_for_no_record_behind_it_unless_flush_messages_is_due(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flush_messages: int
+) -> None:
+    monkeypatch.setattr(background, "FLUSH_CHECK_S", 0.0)
+    log = open_log(tmp_path, config=LogConfig(flush_messages=flush_messages))
+    fill(log, 2)
+    log.roll()
+    fill(log, 1)
+    wanted: list[int | None] = []
+
+    async def flush(up_to: int | None) -> None:
+        wanted.append(up_to)
+        log.flush(up_to)
+
+    partition = SimpleNamespace(log=SimpleNamespace(local=log), flush=flush)
+    clock = ManualClock()
+    upkeep = LogUpkeep(
+        cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
+        cast(LogDirs, None),
+        metadata=cast(Metadata, None),
+        running=cast(RunningConfig, None),
+        workers=cast(Workers, SimpleNamespace(disk=None)),
+        clock=clock,
+        believed_ms=clock.now_ms,
+    )
+
+    async def some_turns() -> None:
+        task = asyncio.ensure_future(upkeep.flush_forever())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(some_turns())
+    assert wanted == [None if flush_messages == 1 else 20]
+    assert log.recovery_point == (30 if flush_messages == 1 else 20)
+
+
 def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The folder does not count as failed any more: nobody would open its logs a second time."""
     monkeypatch.setattr(background, "REVIVE_CHECK_S", 0.0)
     pair = SimpleNamespace(lost_records=True)
-    folders = SimpleNamespace(has_failed=True)
+    folders = SimpleNamespace(has_failed=True, is_short_of_room=False)
     changes: list[int] = []
     served: list[object] = []
 
@@ -125,24 +167,52 @@ class JumpingClock(ManualClock):
         self._now_ms += delta_ms
 
 
-def test_a_clock_that_jumps_ahead_forgets_no_producer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a forgotten one repeats would be taken a second time."""
-    monkeypatch.setattr(background, "PRODUCER_CHECK_S", 0.0)
-    clock, producers = JumpingClock(), ProducerState()
+def producer_upkeep(
+    clock: JumpingClock, running: SimpleNamespace
+) -> tuple[ProducerState, LogUpkeep]:
+    """Of a log with one producer, which was there a moment ago."""
+    producers = ProducerState()
     entry = ProducerEntry(producer_id=7, epoch=0)
     entry.last_timestamp_ms = clock.now_ms()
     producers.entries[7] = entry
     partition = SimpleNamespace(log=SimpleNamespace(local=SimpleNamespace(producers=producers)))
-    current = BrokerConfig()
     upkeep = LogUpkeep(
         cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
         cast(LogDirs, None),
         metadata=cast(Metadata, None),
-        running=cast(RunningConfig, SimpleNamespace(current=current)),
+        running=cast(RunningConfig, running),
         workers=cast(Workers, None),
         clock=clock,
         believed_ms=JumpGuard(clock).now_ms,
     )
+    return producers, upkeep
+
+
+def test_idle_producers_go_by_the_limit_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "PRODUCER_CHECK_S", 0.0)
+    clock, running = JumpingClock(), SimpleNamespace(current=BrokerConfig())
+    producers, upkeep = producer_upkeep(clock, running)
+
+    async def some_turns() -> None:
+        task = asyncio.ensure_future(upkeep.expire_producers_forever())
+        clock.advance_ms(60_000)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert 7 in producers.entries
+        running.current = load_config(None, ["producer.id.expiration.ms=60000"])
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not producers.entries
+        task.cancel()
+
+    asyncio.run(some_turns())
+
+
+def test_a_clock_that_jumps_ahead_forgets_no_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a forgotten one repeats would be taken a second time."""
+    monkeypatch.setattr(background, "PRODUCER_CHECK_S", 0.0)
+    clock = JumpingClock()
+    producers, upkeep = producer_upkeep(clock, SimpleNamespace(current=BrokerConfig()))
 
     async def some_turns() -> None:
         task = asyncio.ensure_future(upkeep.expire_producers_forever())

@@ -10,12 +10,14 @@ from types import FrameType, SimpleNamespace
 
 import pytest
 
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.telemetry.collector import SAMPLES_PER_PIECE
 from strandline.broker.telemetry.exposition import LabelTexts, PageFormat, write_family
 from strandline.broker.telemetry.families import Step
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.tier_rows import tier_rows
 from strandline.storage.model import TopicPartition
+from strandline.storage.tiering.log.exposure import Exposure
 from strandline.storage.tiering.log.statistics import (
     HoldingTransaction,
     PartitionStatistics,
@@ -29,6 +31,8 @@ from tests.support.manual_clock import ManualClock
 TOPICS = [f"t{number:03d}" for number in range(100)]
 PARTITIONS_PER_TOPIC = 40
 HELD = HoldingTransaction(producer_id=77, epoch=1, start_offset=12)
+EXPOSED = Exposure(record_count=9, size_bytes=7, age_s=6.0, late_s=1.5)
+FAILURE = FailureInfo(kind="TierUnavailable", reason="away", attempts=1, since_s=0)
 # Of Python's or C's functions, in one step: some hundred microseconds.
 CALLS_PER_STEP_MAX = 2000
 
@@ -45,7 +49,6 @@ def statistics_of(where: TopicPartition) -> PartitionStatistics:
         )
         for number, state in enumerate([SegmentState.NEXT, SegmentState.ACTIVE])
     ]
-    failure = FailureInfo(kind="TierUnavailable", reason="away", attempts=1, since_s=0)
     return PartitionStatistics(
         topic_partition=where,
         log_start_offset=0,
@@ -61,9 +64,10 @@ def statistics_of(where: TopicPartition) -> PartitionStatistics:
         copy_lag_bytes=7,
         copy_lag_segments=1,
         manifest_known=True,
-        copy_failure=failure if where.partition == 3 else None,
+        copy_failure=FAILURE if where.partition == 3 else None,
         delete_failure=None,
         holding=HELD if where.partition == 5 else None,
+        exposed=None if where.partition == 3 else EXPOSED,
     )
 
 
@@ -76,7 +80,9 @@ def steps() -> Callable[[], Iterator[Step]]:
         statistics_of=statistics_of,
         counters={topic: TopicCounters(copied_bytes=2) for topic in TOPICS},
         departed=TopicCounters(),
-        health=SimpleNamespace(is_up=True, write_refusal=None),
+        health=SimpleNamespace(
+            is_up=True, outage=FAILURE, write_refusal=FAILURE, last_answers_s={"read": 0.0}
+        ),
         ownership=SimpleNamespace(is_ours=True),
         copy_quota=quota,
         fetch_quota=quota,
@@ -87,8 +93,13 @@ def steps() -> Callable[[], Iterator[Step]]:
         partitions_max=10,
         open_transaction_s=lambda _partition, _first_offset: 45.0,
         mirror_lag=lambda: 0,
+        verifications=lambda: None,
+        state_exposures=lambda: {OFFSETS_TOPIC: [EXPOSED, None, Exposure()]},
+        failing=lambda: [SimpleNamespace(activity="purge", subject="orders", failure=FAILURE)],
+        replica_lag_s=lambda: None,
         deleted_counts=dict,
         conditions=lambda: None,
+        lacks=tuple,
         requests=RequestTraffic(),
         store_requests=lambda: None,
         cold_reader=None,
@@ -101,7 +112,7 @@ def steps() -> Callable[[], Iterator[Step]]:
     return lambda: tier_rows(
         sources,  # type: ignore[arg-type]  # as much of it as is asked
         partitions,  # type: ignore[arg-type]
-        topics=TOPICS,
+        topics=[*TOPICS, OFFSETS_TOPIC],
         left_out=Counter(),
     )
 
@@ -166,3 +177,33 @@ def test_sums_are_those_of_every_partition(steps: Callable[[], Iterator[Step]]) 
         if name == "strandline_remote_copy_held_seconds"
     }
     assert held == {(topic, "5", "77", "12"): 45.0 for topic in TOPICS[:10]}
+    exposed = {
+        (name.removeprefix("strandline_exposed_"), labels): value
+        for (name, labels), value in found.items()
+        if name.startswith("strandline_exposed_")
+    }
+    known = PARTITIONS_PER_TOPIC - 1
+    assert exposed["records", ("", "true")] == 9 * (known * len(TOPICS) + 1)
+    assert exposed["records", ("t007", "true")] == 9 * known
+    assert exposed["bytes", (OFFSETS_TOPIC, "true")] == 7
+    assert exposed["records", ("", "false")] == 0
+    assert exposed["seconds", ("t007",)] == exposed["seconds", ("",)] == 6.0
+    assert exposed["late_seconds", ("t007",)] == 1.5
+    assert exposed["unknown_partitions", ()] == len(TOPICS) + 1
+    # For each topic, one series of each family, and no more for its partitions.
+    shown = len(TOPICS) + 1
+    assert len(exposed) == 2 * (shown + 2) + 2 * (shown + 1) + 1
+
+
+def test_what_fails_is_shown_with_its_labels(steps: Callable[[], Iterator[Step]]) -> None:
+    texts: LabelTexts = {}
+    lines = [
+        line
+        for row in steps()
+        if row is not None
+        for line in write_family(*row, PageFormat.TEXT, texts)
+    ]
+    page = "".join(lines)
+    labels = 'activity="purge",subject="orders",error="TierUnavailable"'
+    assert f"strandline_remote_upkeep_failing_seconds{{{labels}}} " in page
+    assert 'strandline_remote_down_seconds{error="TierUnavailable",reason="away"} ' in page

@@ -114,7 +114,7 @@ def test_bad_values_are_refused_by_name(name: str, value: str) -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    options = parse(**{"s3.key": "K", "s3.secret": "hush", "s3.token": "shush"})
+    options = parse(**{"s3.access.key": "K", "s3.secret": "hush", "s3.token": "shush"})
     assert "hush" not in repr(options)
 
 
@@ -147,6 +147,19 @@ def test_s3_options_reach_s3fs() -> None:
     assert arguments["endpoint_url"] == "http://s3"
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"s3.endpoint.url": "http://user:pass-word@minio:9000"},
+        {"valueFormat": "avro", "schemaRegistry.url": "http://user:pass-word@registry:8081"},
+    ],
+)
+def test_a_password_in_a_url_is_refused_and_not_repeated(given: dict[str, str]) -> None:
+    said = refused({**REQUIRED, **given})
+    assert "a user or a password is refused" in said
+    assert "pass-word" not in said
+
+
 @pytest.mark.parametrize("text", ["127.0.0.1:9000", "minio", "http://", "s3://minio"])
 def test_an_endpoint_that_is_none_is_refused(text: str) -> None:
     said = refused({**REQUIRED, "s3.endpoint.url": text})
@@ -165,7 +178,7 @@ def test_settings_of_s3_that_cannot_be_are_no_failure_of_the_store(
     options: dict[str, str], says: str
 ) -> None:
     """Nobody is told to try again."""
-    keys = {} if "s3.profile" in options else {"s3.key": "k", "s3.secret": "s"}
+    keys = {} if "s3.profile" in options else {"s3.access.key": "k", "s3.secret": "s"}
     given = {"s3.endpoint.url": "http://127.0.0.1:9", **keys, **options}
     path = given.pop("path", "s3://bucket/p")
     with pytest.raises(InvalidConfig, match=f"{says}.*; see the options path and s3"):

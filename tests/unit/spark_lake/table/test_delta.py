@@ -13,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from strandline.spark_lake.table.delta import store as store_module
+from strandline.spark_lake.table.delta.store import MAPPING_PROPERTY
 from strandline.spark_lake.table.errors import TableRefused
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.errors import InvalidConfig
@@ -259,3 +260,22 @@ def test_a_restore_of_what_others_did_after_the_newest_commit_is_no_roll_back(
     add_rows(orders, base=80)
     assert sync(orders, **DELTA).rows == 80
     assert rows_of(orders) == every(range(120))
+
+
+def test_a_table_with_column_mapping_is_refused(orders: ArchiveBuilder) -> None:
+    """Its files have other names than its columns: what a sync writes would be read as nulls."""
+    sync(orders, **DELTA)
+    folder = orders.path.with_name("archive-tables") / "lake" / "orders"
+    log = folder / "_delta_log"
+    (first,) = (
+        action["metaData"]
+        for line in (log / f"{0:020}.json").read_text().splitlines()
+        if "metaData" in (action := json.loads(line))
+    )
+    first["configuration"][MAPPING_PROPERTY] = "name"
+    version = DeltaTable(folder).version() + 1
+    (log / f"{version:020}.json").write_text(json.dumps({"metaData": first}))
+    for run in (lambda: sync(orders, **DELTA), make_run(orders, **DELTA).maintain):
+        with pytest.raises(TableRefused, match="has column mapping"):
+            run()
+    assert DeltaTable(folder).version() == version

@@ -13,16 +13,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from strandline.broker.cli import main
 from strandline.broker.commands import table_commands
+from strandline.spark_lake.table.errors import TableRefused
 from strandline.spark_lake.table.iceberg import catalogs
 from strandline.spark_lake.table.sync import SyncReport
 from strandline.storage.errors import StrandlineError
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder
-from tests.unit.spark_lake.table.rig import NoProgress, every, make_run, rows_of
+from tests.unit.spark_lake.table.rig import (
+    NoProgress,
+    add_rows,
+    data_files,
+    every,
+    make_run,
+    rows_of,
+    sync,
+)
+from tests.unit.spark_lake.table.test_delta import DELTA
 
 pytestmark = pytest.mark.slow
 
@@ -206,7 +217,7 @@ def test_refused_credentials_end_it_at_once_in_one_line(
         }[place]
         assert follow(given, lambda: None) == (1, [])
     (said,) = capsys.readouterr().err.strip().splitlines()
-    assert "check the credentials" in said or "schemaRegistry.auth" in said
+    assert "check the credentials" in said or "schemaRegistry.userPassword" in said
 
 
 @pytest.mark.parametrize(
@@ -276,3 +287,36 @@ def test_a_sync_takes_a_catalog_and_a_namespace_that_another_one_makes_at_the_sa
     monkeypatch.setattr(SqlCatalog, "namespace_exists", sees_no_namespace_at_first)
     make_run(orders).sync(NoProgress())
     assert not looks[0]
+
+
+def test_a_lost_catalog_is_told_with_the_way_back_and_no_row_is_there_twice(
+    orders: ArchiveBuilder,
+) -> None:
+    sync(orders)
+    folder = orders.path.with_name("archive-tables")
+    (folder / "catalog.db").unlink()
+    with pytest.raises(TableRefused, match=r"register_table.*newest metadata: ") as refused:
+        sync(orders)
+    newest = str(refused.value).rpartition("newest metadata: ")[2]
+    catalog = load_catalog("strandline", type="sql", uri=f"sqlite:///{folder}/catalog.db")
+    catalog.create_namespace_if_not_exists("lake")
+    catalog.register_table("lake.orders", newest)
+    add_rows(orders, base=80)
+    assert sync(orders).rows == 80
+    assert rows_of(make_run(orders)) == every(range(120))
+    assert make_run(orders).check(deep=True).findings == []
+
+
+@pytest.mark.parametrize("table_format", [{}, DELTA])
+def test_a_sync_tells_of_a_file_of_the_table_that_somebody_deleted(
+    orders: ArchiveBuilder, table_format: dict[str, Any]
+) -> None:
+    sync(orders, **table_format)
+    lost = Path(data_files(orders)[0])
+    content = lost.read_bytes()
+    lost.unlink()
+    with pytest.raises(TableRefused, match=f"has lost 1 file .*{lost.name}.*put them back"):
+        sync(orders, **table_format)
+    lost.write_bytes(content)
+    add_rows(orders, base=80)
+    assert sync(orders, **table_format).rows == 80

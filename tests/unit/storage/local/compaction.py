@@ -50,7 +50,7 @@ class InlineProcess:
         self._cleaning = Cleaning(request, spend=lambda _size_bytes: None, compiled=self.compiled)
         self._groups = self._cleaning.groups()
 
-    def next(self) -> CleanedGroup | CleaningStatistics:
+    def next(self, *, io_bytes_per_s: object = None) -> CleanedGroup | CleaningStatistics:
         return next(self._groups, None) or self._cleaning.statistics
 
     def proceed(self) -> None: ...

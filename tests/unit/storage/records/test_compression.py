@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import struct
+import tracemalloc
 import zlib
+from collections.abc import Callable, Iterator
 
 import cramjam
 import lz4.frame
@@ -13,7 +16,13 @@ import pytest
 import zstandard
 
 from strandline.storage.errors import CorruptRecords, DecompressedTooLarge, UnsupportedCodec
-from strandline.storage.records.compression import Codec, compress, decompress
+from strandline.storage.records.compression import (
+    BLOCK_BYTES,
+    Codec,
+    compress,
+    decompress,
+    iter_decompressed,
+)
 
 DATA = b"".join(f"record {n % 50} ".encode() for n in range(20_000))
 BOMB_BYTES = 8 * 1024 * 1024
@@ -76,6 +85,43 @@ def test_streams_behind_each_other_are_read_as_one_as_by_java(codec: Codec) -> N
         decompress(codec, together[:-1])
 
 
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
+def test_thousands_of_small_streams_behind_each_other_are_read(codec: Codec) -> None:
+    assert decompress(codec, compress(codec, b"few ") * 5000 + b"trailing") == b"few " * 5000
+
+
+def zstd_frame(blocks: list[bytes], *, checksum_of: bytes | None = None) -> bytes:
+    """A frame without a content size and with a window of 128 KiB, as Java's but for its size."""
+    flags = 0 if checksum_of is None else 4
+    frame = b"\x28\xb5\x2f\xfd" + bytes([flags, 0x38])
+    for number, block in enumerate(blocks):
+        size, kind = (len(block), 0) if len(block) != 1 else (128 * 1024, 1)
+        is_last = number == len(blocks) - 1
+        frame += (size << 3 | kind << 1 | is_last).to_bytes(3, "little") + block
+    if checksum_of is not None:
+        whole = zstandard.ZstdCompressor(write_checksum=True).compress(checksum_of)
+        frame += whole[-4:]
+    return frame
+
+
+def test_zstd_blocks_of_every_kind_are_read_with_and_without_a_checksum() -> None:
+    noise = random.Random(4).randbytes(100_000)
+    blocks = [noise, b"x", noise[:70_000], b"y", b"", b"z", noise[:2]] * 5
+    data = b"".join(block * 128 * 1024 if len(block) == 1 else block for block in blocks)
+    for checksum_of in (None, data):
+        frame = zstd_frame(blocks, checksum_of=checksum_of)
+        assert decompress(Codec.ZSTD, frame) == data
+        assert decompress(Codec.ZSTD, frame * 2) == data * 2
+        assert decompress(Codec.ZSTD, frame, bytes_max=len(data)) == data
+        for cut in (1, 3, 100_000):
+            with pytest.raises(CorruptRecords):
+                decompress(Codec.ZSTD, frame[:-cut])
+    wrong = bytearray(zstd_frame(blocks, checksum_of=data))
+    wrong[-1] ^= 1
+    with pytest.raises(CorruptRecords, match="checksum"):
+        decompress(Codec.ZSTD, wrong)
+
+
 def test_zstd_with_and_without_a_content_size_is_read() -> None:
     for size in (False, True):
         framed = zstandard.ZstdCompressor(write_content_size=size).compress(DATA)
@@ -88,6 +134,91 @@ def test_a_few_bytes_cannot_become_more_than_the_bound(codec: Codec) -> None:
     with pytest.raises(CorruptRecords, match="exceed"):
         decompress(codec, bomb, bytes_max=BOMB_BYTES // 2)
     assert len(decompress(codec, bomb, bytes_max=BOMB_BYTES)) == BOMB_BYTES
+
+
+def xerial(blocks: int) -> bytes:
+    block = bytes(cramjam.snappy.compress_raw(bytes(2**20)))
+    return (
+        b"\x82SNAPPY\x00"
+        + struct.pack(">ii", 1, 1)
+        + (struct.pack(">i", len(block)) + block) * blocks
+    )
+
+
+# Few bytes that become 64 MiB or more.
+BOMBS: dict[str, tuple[Codec, Callable[[], bytes]]] = {
+    "gzip": (Codec.GZIP, lambda: compress(Codec.GZIP, bytes(2**26))),
+    "lz4": (Codec.LZ4, lambda: compress(Codec.LZ4, bytes(2**26))),
+    "snappy of Java": (Codec.SNAPPY, lambda: xerial(64)),
+    "zstd": (Codec.ZSTD, lambda: compress(Codec.ZSTD, bytes(2**26))),
+    "zstd of Java": (Codec.ZSTD, lambda: zstd_frame([b"0"] * 512)),
+    "zstd of many frames": (Codec.ZSTD, lambda: zstd_frame([b"0"]) * 512),
+}
+
+
+@contextlib.contextmanager
+def traced() -> Iterator[None]:
+    gc.disable()
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_at_its_first_block(name: str) -> None:
+    codec, make = BOMBS[name]
+    bomb = make()
+    with traced():
+        with pytest.raises(DecompressedTooLarge):
+            decompress(codec, bomb, bytes_max=16 * 1024)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    assert peak_bytes < 3 * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_the_error_of_a_bomb_keeps_none_of_its_blocks(name: str) -> None:
+    codec, make = BOMBS[name]
+    bomb = make()
+    with traced():
+        with pytest.raises(DecompressedTooLarge) as kept:
+            decompress(codec, bomb, bytes_max=32 * BLOCK_BYTES)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+        assert kept.value.__traceback__ is not None
+    assert kept_bytes < BLOCK_BYTES // 4
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_the_error_of_damaged_data_keeps_none_of_their_blocks(codec: Codec) -> None:
+    damaged = compress(codec, random.Random(3).randbytes(2**22))[: 2**21]
+    with traced():
+        with pytest.raises(CorruptRecords) as kept:
+            decompress(codec, damaged)
+        kept_bytes, _ = tracemalloc.get_traced_memory()
+        assert kept.value.__traceback__ is not None
+    assert kept_bytes < BLOCK_BYTES // 4
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
+def test_the_number_of_blocks_may_be_bounded_too(codec: Codec) -> None:
+    pieces = compress(codec, bytes(1000)) * 20
+    assert decompress(codec, pieces, blocks_max=20) == bytes(20_000)
+    with pytest.raises(DecompressedTooLarge, match="more than 19 compressed blocks"):
+        decompress(codec, pieces, blocks_max=19)
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_two_may_be_read_in_turns(codec: Codec) -> None:
+    sources = [random.Random(seed).randbytes(3 * BLOCK_BYTES) for seed in (1, 2)]
+    readers = [iter_decompressed(codec, compress(codec, s), bytes_max=2**30) for s in sources]
+    found = [bytearray(), bytearray()]
+    for blocks in zip(*readers, strict=True):
+        for number, block in enumerate(blocks):
+            found[number] += block
+        assert decompress(codec, compress(codec, DATA)) == DATA
+    assert found == sources
 
 
 def test_a_bomb_in_the_second_xerial_block_is_bounded_too() -> None:

@@ -72,6 +72,26 @@ def test_an_endpoint_that_is_no_url_is_refused_with_those_who_set_it(
         store.check()
 
 
+@pytest.mark.parametrize("how", ["URL", "argument", "environment"])
+def test_a_password_in_a_url_is_refused_and_not_repeated(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    secret = "http://user:pass-word@127.0.0.1:9000"
+    if how == "environment":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", secret)
+    url = "s3://user:pass-word@bucket/x" if how == "URL" else "s3://bucket/x"
+    with pytest.raises(InvalidConfig, match="a user or a password is refused") as refused:
+        open_store(url, endpoint_url=secret if how == "argument" else None).check()
+    assert "pass-word" not in str(refused.value)
+
+
+@pytest.mark.parametrize("endpoint_url", ["http://[::1]:9000", "https://s3.example.org/a@b"])
+def test_an_at_sign_elsewhere_is_no_password(endpoint_url: str) -> None:
+    assert open_store("s3://bucket/a@b", endpoint_url=endpoint_url).url == "s3://bucket/a@b"
+
+
 @pytest.mark.slow
 def test_neither_importing_nor_opening_loads_the_sdk() -> None:
     """A broker without a remote tier, or one that has not used it yet, must stay small."""

@@ -33,6 +33,7 @@ import pytest
 
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.retention.jump_guard import JumpGuard
+from strandline.storage.concurrency.alterations import Alterations
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.cleaner.cleaner import CleanerConfig, LogCleaner
 from strandline.storage.local.formats import checkpoint
@@ -147,6 +148,7 @@ class Rig:
         merge_target_bytes: int = 0,
         clock: ManualClock | None = None,
         copies: int = 1,
+        alterations: Alterations | None = None,
     ) -> None:
         self.folder = folder / str(PARTITION)
         self.checkpoint_path = folder / "log-start-offset-checkpoint"
@@ -155,6 +157,7 @@ class Rig:
         self.memory = MemoryStore(clock=self.clock)
         self.store: ObjectStore = store or self.memory
         self.leader_epoch = leader_epoch
+        self.alterations = alterations
         self.copies = copies
         self.tiering_config = TieringConfig(
             task_interval_ms=50,
@@ -235,6 +238,7 @@ class Rig:
             cleaner=ThreadedCleaner(self.clock),
             on_topic_purged=self.purged.append,
             ownership=self.ownership,
+            alterations=self.alterations,
         )
         self.attach()
         self.enforcer = RetentionEnforcer(

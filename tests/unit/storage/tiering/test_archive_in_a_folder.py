@@ -26,7 +26,7 @@ async def running(folder: Path) -> AsyncIterator[Rig]:
     inspector = SegmentInspector(SystemClock())
     store = LocalDirectoryStore(bucket, clock=SystemClock())
     async with Rig(folder / "disk", store=store, grace_ms=500, inspector=inspector) as rig:
-        loops = asyncio.gather(rig.manager.run(), rig.enforcer.run())
+        loops = asyncio.gather(rig.manager.run(), rig.manager.watch_store(), rig.enforcer.run())
         try:
             yield rig
         finally:

@@ -41,7 +41,7 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from strandline.storage.clock import SystemClock
-from strandline.storage.errors import DiskError
+from strandline.storage.errors import DiskError, InvalidRecords
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from tests.unit.broker.cluster.served import leading
@@ -193,7 +193,7 @@ class MovedLog:
         self.begun = threading.Event()
         self.moved = threading.Event()
 
-    def flush(self) -> None:
+    def flush(self, _up_to: int | None = None) -> None:
         self.begun.set()
         assert self.moved.wait(30)
         raise DiskError("cannot sync t-0: No such file or directory")
@@ -246,7 +246,7 @@ def test_who_waits_for_a_flush_of_what_was_cut_off_meanwhile_is_refused() -> Non
     class CutLog:
         recovery_point = 0
 
-        def flush(self) -> None:
+        def flush(self, _up_to: int | None = None) -> None:
             self.recovery_point = log.end_offset = END // 2
 
     async def run() -> None:
@@ -280,7 +280,7 @@ class SyncedLog:
         assert self._read_count < self.READS_MAX, "a caller asks again and again"
         return self._synced_end
 
-    def flush(self) -> None:
+    def flush(self, _up_to: int | None = None) -> None:
         self._synced_end = self.end_offset
 
 
@@ -322,7 +322,7 @@ def test_a_log_whose_flush_failed_is_freed_without_a_collection() -> None:
     """Its files are open for as long as it lives."""
 
     class FailingLog(SyncedLog):
-        def flush(self) -> None:
+        def flush(self, _up_to: int | None = None) -> None:
             raise DiskError("cannot sync t-0: Input/output error")
 
     async def run() -> weakref.ref[SyncedLog]:
@@ -333,5 +333,25 @@ def test_a_log_whose_flush_failed_is_freed_without_a_collection() -> None:
             with pytest.raises(DiskError):
                 await partition.flush()
         return weakref.ref(log)
+
+    assert asyncio.run(run())() is None
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_a_refused_batch_is_freed_without_a_collection() -> None:
+    """Its error references the request's buffer, and clients choose how many there are."""
+
+    def refuse() -> memoryview:
+        raise InvalidRecords("records that do not match their header")
+
+    async def run() -> weakref.ref[InvalidRecords]:
+        with ThreadPoolExecutor(1) as workers:
+            partition = partition_over(SyncedLog(), workers)
+            loop = asyncio.get_running_loop()
+            try:
+                await partition.append_prepared(loop.run_in_executor(workers, refuse))
+            except InvalidRecords as error:
+                return weakref.ref(error)
+        raise AssertionError("it was not refused")
 
     assert asyncio.run(run())() is None

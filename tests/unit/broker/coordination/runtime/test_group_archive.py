@@ -32,13 +32,14 @@ from strandline.broker.protocol.formats.offsets_topic import (
 )
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.errors import CorruptRecords, TierUnavailable
+from strandline.storage.errors import AccessDenied, CorruptRecords, TierUnavailable
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch.marker import MarkerType, TransactionMarker, encode_marker
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote.keys import GROUPS_PREFIX, TRANSACTIONS_PREFIX, state_key
 from strandline.storage.remote.object_store.interface import IfMatches, ObjectInfo
+from strandline.storage.tiering.log.exposure import Exposure
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import Fault, MemoryStore, Timing
@@ -78,11 +79,11 @@ def marker(offset: int, producer_id: int, kind: MarkerType) -> bytes:
     )
 
 
-def open_log(folder: Path) -> LocalLog:
+def open_log(folder: Path, number: int = 0) -> LocalLog:
     folder.mkdir(parents=True, exist_ok=True)
     return LocalLog.open(
         folder,
-        topic_partition=PARTITION,
+        topic_partition=TopicPartition(OFFSETS_TOPIC, number),
         topic_id=UUID(int=1),
         config=LogConfig(),
         clock=ManualClock(),
@@ -266,6 +267,36 @@ def test_groups_whose_tombstones_were_compacted_away_unread_are_gone(tmp_path: P
     asyncio.run(run())
 
 
+def test_a_partition_whose_upload_fails_waits_for_itself_alone(tmp_path: Path) -> None:
+    """One with nothing to write reset the wait, and the age of the failure never grew."""
+
+    async def run() -> None:
+        store, clock = MemoryStore(), ManualClock()
+        locals_ = [open_log(tmp_path / f"{number}", number) for number in range(3)]
+        for local in locals_[:2]:
+            append(local, [commit("g", 1)])
+        denied = Fault(operation="put", key_pattern=r"0\.log$", error=AccessDenied, times=-1)
+        store.add_fault(denied)
+        with ThreadPoolExecutor(1) as executor:
+            logs = [UnifiedLog(local) for local in locals_]
+            archive = GroupArchive(store, lambda: logs, executor=executor, clock=clock)
+            for _ in range(100):
+                await archive.run_once()
+                clock.advance_ms(500)
+            assert store.keys() == [state_key(GROUPS_PREFIX, 1)]
+            assert denied.hit_count < 12
+            (state,) = archive.failing
+            assert state.subject == f"{OFFSETS_TOPIC}-0"
+            assert state.failure is not None
+            assert clock.monotonic_s() - state.failure.since_s > 40
+            store.clear_faults()
+            clock.advance_ms(40_000)
+            await archive.run_once()
+            assert archive.failing == []
+
+    asyncio.run(run())
+
+
 def test_what_a_log_lost_while_its_folder_was_offline_leaves_the_bucket(tmp_path: Path) -> None:
     async def scenario(executor: ThreadPoolExecutor) -> None:
         store = MemoryStore()
@@ -408,3 +439,33 @@ def append(local: LocalLog, records: Sequence[tuple[bytes, bytes | None]]) -> No
     local.append(
         memoryview(bytearray(batch(0, records))), leader_epoch=0, origin=AppendOrigin.COORDINATOR
     )
+
+
+def test_commits_are_exposed_until_they_are_written_and_unknown_before_the_first_write(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        store, local, clock = MemoryStore(), open_log(tmp_path), ManualClock()
+        with ThreadPoolExecutor(1) as executor:
+            logs = [UnifiedLog(local)]
+            archive = GroupArchive(
+                store, lambda: logs, executor=executor, clock=clock, interval_ms=10_000
+            )
+            assert list(archive.exposures()) == [Exposure()]
+            append(local, [commit("a", 1)])
+            assert list(archive.exposures()) == [None]
+            await archive.run_once()
+            assert list(archive.exposures()) == [Exposure()]
+            before = local.size_bytes
+            clock.advance_ms(5_000)
+            await archive.run_once()
+            append(local, [commit("a", 2), commit("b", 1)])
+            clock.advance_ms(15_000)
+            added = local.size_bytes - before
+            assert list(archive.exposures()) == [
+                Exposure(record_count=2, size_bytes=added, age_s=15.0, late_s=5.0)
+            ]
+            await archive.run_once()
+            assert list(archive.exposures()) == [Exposure()]
+
+    asyncio.run(run())

@@ -27,7 +27,7 @@ from strandline.broker.protocol.messages.fetch import (
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.telemetry.requests import ApiTraffic
 from strandline.storage.files import FileRange
-from strandline.storage.model import Isolation
+from strandline.storage.model import Isolation, TopicPartition
 from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.tiering.log.cold_read import RemoteRead
 from tests.support.wire import encode_request_header
@@ -137,6 +137,7 @@ def test_only_an_answer_with_more_cold_records_than_local_ones_yields_to_live_tr
         )
 
     archived = SimpleNamespace(
+        topic_partition=TopicPartition("far", 0),
         check_leader_epoch=lambda _: None,
         traffic=TopicTraffic(),
         high_watermark=1,

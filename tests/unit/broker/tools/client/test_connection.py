@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import KafkaError
 
-from strandline.broker.tools.client.connection import connection_of, split_address
+from strandline.broker.tools.client.connection import connection_of, failure_of, split_address
 from strandline.broker.tools.client.failures import WrongUse
 
 
@@ -23,7 +24,19 @@ def test_addresses_are_read_as_clients_read_them(address: str, expected: tuple[s
 
 
 @pytest.mark.parametrize(
-    "address", ["", ":1", "a:b", "a:0", "a:65536", "a..b:1", f"{'a' * 64}.org:1"]
+    "address",
+    [
+        "http://a:9092",
+        "https://a",
+        "kafka://a:1",
+        "",
+        ":1",
+        "a:b",
+        "a:0",
+        "a:65536",
+        "a..b:1",
+        f"{'a' * 64}.org:1",
+    ],
 )
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(WrongUse):
@@ -40,3 +53,17 @@ def test_settings_of_the_command_line_win_over_the_file(tmp_path: pytest.TempPat
         "sasl.username": "me",
         "client.id": "b",
     }
+
+
+def test_an_address_of_the_web_is_told_what_is_one_of_a_broker() -> None:
+    with pytest.raises(WrongUse, match="write HOST:PORT") as refused:
+        split_address("http://127.0.0.1:9404")
+    assert "strandline status --metrics" in str(refused.value)
+
+
+def test_a_refusal_is_told_by_what_was_refused_and_not_by_its_code_alone() -> None:
+    collides = KafkaError(17, "Topic 'a_b' collides with existing topic: a.b")
+    assert "choose another one" in str(failure_of(collides, "cannot create topic 'a_b'"))
+    illegal = KafkaError(17, "Topic name is invalid: '' is not allowed")
+    assert "names are 1 to 249" in str(failure_of(illegal, "cannot create topic ''"))
+    assert "needs a key" in str(failure_of(KafkaError(87), "could not write"))

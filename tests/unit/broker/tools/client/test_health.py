@@ -154,6 +154,77 @@ def test_a_store_that_takes_no_writes_is_said_to_be_one_and_no_second_owner_is_s
     assert troubles(unclaimed) == ["writes to the archive"]
 
 
+@pytest.mark.parametrize(
+    ("error", "figure", "remedy"),
+    [
+        ("TierUnavailable", "unreachable", "the object store is unreachable"),
+        ("AccessDenied", "refuses reads", "grant what is missing"),
+    ],
+)
+def test_a_store_that_is_down_is_the_one_trouble_and_its_reason_is_said(
+    error: str, figure: str, remedy: str
+) -> None:
+    """It was told as another broker that owns the archive, and as metadata that were deleted."""
+    text = (
+        WELL.replace("strandline_remote_up 1", "strandline_remote_up 0")
+        .replace("archive_owned 1", "archive_owned 0")
+        .replace("mirror_lag 0", "mirror_lag 4")
+        + f'strandline_remote_down_seconds{{error="{error}",reason="get cluster.json: why"}} 65.4\n'
+        + 'strandline_remote_copy_failing_seconds{topic="a",partition="0",error="TierError"} 4\n'
+    )
+    (check,) = [one for one in check_broker(Page(text), "") if one.trouble]
+    assert (check.what, check.figure) == ("object store", figure)
+    assert check.trouble.startswith("for 65 s ")
+    assert check.trouble.endswith(": get cluster.json: why")
+    assert remedy in runbook_of(check)
+    figures = {one.what: one.figure for one in check_broker(Page(text), "")}
+    assert figures["writes to the archive"] == "not known"
+
+
+def test_a_replica_says_its_role_and_how_far_behind_it_is() -> None:
+    """A healthy one was behind for ever: its metadata are in no bucket."""
+    text = "".join(
+        f"{line}\n"
+        for line in WELL.splitlines()
+        if "archive_owned" not in line and "mirror_lag" not in line
+    )
+    checks = check_broker(Page(f"{text}strandline_replica_lag_seconds 4.2\n"), "")
+    figures = {check.what: check.figure for check in checks}
+    assert figures["read-only replica"] == "4 s behind what its origin archived"
+    assert figures["writes to the archive"] == "none: this is a read-only replica"
+    assert not {"owns the archive", "metadata in the bucket"} & figures.keys()
+    assert not any(check.trouble for check in checks)
+    late = check_broker(Page(f"{text}strandline_replica_lag_seconds 601\n"), "")
+    assert [check.what for check in late if check.trouble] == ["read-only replica"]
+
+
+def test_work_of_no_partition_that_fails_is_named_with_what_it_costs() -> None:
+    name = "strandline_remote_upkeep_failing_seconds"
+    rows = [
+        ("groups", "__consumer_offsets-1", 4),
+        ("groups", "__consumer_offsets-7", 70),
+        ("purge", "orders", 9),
+    ]
+    text = "".join(
+        f'{name}{{activity="{activity}",subject="{subject}",error="AccessDenied"}} {for_s}\n'
+        for activity, subject, for_s in rows
+    )
+    (check,) = [one for one in check_broker(Page(WELL + text), "") if one.trouble]
+    assert check.trouble == (
+        "a restore would lose the newest offsets of groups (__consumer_offsets-7 for 70 s:"
+        " AccessDenied); objects of a deleted topic stay in the bucket (orders for 9 s:"
+        " AccessDenied)"
+    )
+    assert "tiering does not succeed" in runbook_of(check)
+
+
+def test_when_the_store_last_answered_is_said() -> None:
+    name = "strandline_remote_last_answer_seconds"
+    page = Page(f'{WELL}{name}{{what="read"}} 3.2\n{name}{{what="write"}} 12.7\n')
+    (check,) = [one for one in check_broker(page, "") if one.what == "object store"]
+    assert check.figure == "answered a read 3 s ago and a write 13 s ago"
+
+
 def test_a_server_that_is_safe_with_one_broker_alone_is_told_and_is_no_trouble() -> None:
     text = f"{WELL}strandline_remote_conditions_atomic 0\n"
     assert troubles(text) == []
@@ -193,3 +264,10 @@ def test_what_lies_where_is_summed_over_partitions() -> None:
 def test_labels_may_hold_quotes_backslashes_and_commas() -> None:
     page = Page('m{directory="C:\\\\a \\"b\\", c=\\"d",x="\\n"} 1 1700000000\n')
     assert page.all("m")[0].labels == {"directory": 'C:\\a "b", c="d', "x": "\n"}
+
+
+def test_what_is_done_in_another_way_on_this_server_is_told_and_is_no_trouble() -> None:
+    page = Page(f'{WELL}strandline_remote_lacking{{request="batch_delete"}} 1\n')
+    checks = {check.what: check for check in check_broker(page, "")}
+    assert checks["writes to the archive"].figure == "taken; objects are deleted one by one"
+    assert not any(check.trouble for check in checks.values())

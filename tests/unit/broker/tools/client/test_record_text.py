@@ -78,14 +78,14 @@ def test_json_of_people_may_hold_numbers_and_objects_as_values() -> None:
         b"",
         b"x",
         b"[1]",
-        b'{"headers": {"a": 1}}',
-        b'{"timestamp": "now"}',
+        b'{"value": "v", "headers": {"a": 1}}',
+        b'{"value": "v", "timestamp": "now"}',
         b'{"value_base64": "!"}',
         '{"value_base64": "ä"}'.encode(),
         b'{"value": "\\ud800"}',
-        b'{"headers": [{"name": "\\ud800"}]}',
-        b'{"timestamp": 9223372036854775808}',
-        b'{"timestamp": -2}',
+        b'{"value": "v", "headers": [{"name": "\\ud800"}]}',
+        b'{"value": "v", "timestamp": 9223372036854775808}',
+        b'{"value": "v", "timestamp": -2}',
         b"[" * 100_000,
     ],
 )
@@ -117,3 +117,22 @@ def test_a_line_without_its_separator_is_refused(
         record_of_line(
             line, key_separator=key_separator, parse_headers=parse_headers, null_text=None
         )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"key": "a", "vaule": "x"}', "'value'"),
+        (b'{"key": "a", "Value": "x"}', "'value'"),
+        (b'{"key": "a", "payload": "x"}', "unknown member 'payload'"),
+        (b'{"key": "a"}', '"value": null'),
+        (b'{"value": "x", "value_base64": "eA=="}', "both value and value_base64"),
+        (b'{"value_base64": null}', "value_base64 is no text"),
+        (b'{"value": "x", "headers": [{"name": "h", "valeu": "x"}]}', "'value'"),
+    ],
+)
+def test_a_misspelt_member_writes_no_tombstone(line: bytes, said: str) -> None:
+    with pytest.raises(WrongUse) as refused:
+        record_of_json(line)
+    assert said in str(refused.value)
+    assert record_of_json(b'{"key": "a", "value": null}').value is None

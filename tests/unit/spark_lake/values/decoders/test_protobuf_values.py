@@ -214,13 +214,17 @@ def test_protobuf_messages_become_columns(tmp_path: Path, order: bytes) -> None:
         )
 
 
+@pytest.mark.parametrize("registers_serialized", [False, True])
 def test_protobuf_values_are_read_with_the_schema_of_a_registry(
-    tmp_path: Path, order: bytes, registry: FakeRegistry
+    tmp_path: Path, order: bytes, registry: FakeRegistry, registers_serialized: bool
 ) -> None:
+    """Apicurio fails to serialize what was registered in that form, and has it as it is."""
     serialized = base64.b64encode(order_file().SerializeToString()).decode()
     answer = {"id": 4, "schemaType": "PROTOBUF", "schema": serialized}
     for path in ("/subjects/t-value/versions/latest", "/schemas/ids/4"):
-        registry.answers[f"{path}?format=serialized"] = answer
+        if registers_serialized:
+            registry.failures.add(f"{path}?format=serialized")
+        registry.answers[path if registers_serialized else f"{path}?format=serialized"] = answer
     values = [framed(4, b"\x00" + order), framed(4, b"\x02\x00" + order), framed(4, b"\xff")]
     archive = archive_of(tmp_path, values)
     rows = values_of(archive, valueFormat="protobuf", registryurl=registry.url, valueErrors="null")

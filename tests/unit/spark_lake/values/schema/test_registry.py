@@ -49,9 +49,13 @@ def test_a_registry_that_refuses_or_knows_nothing_is_explained(
     for path in (latest, latest + "?format=serialized"):
         registry.answers[path] = {"id": 1, "schema": json.dumps(ORDER)}
     registry.password = "me:secret"
-    with pytest.raises(AccessDenied, match=r"schemaRegistry\.auth"):
+    with pytest.raises(AccessDenied, match=r"schemaRegistry\.userPassword"):
         values_of(archive, valueFormat="avro", valueSubject="s", registryurl=registry.url)
-    options = {"registryurl": registry.url, "registryauth": "me:secret", "valueSubject": "s"}
+    options = {
+        "registryurl": registry.url,
+        "registryuserPassword": "me:secret",
+        "valueSubject": "s",
+    }
     with pytest.raises(ObjectCorrupt, match="offset 0 does not parse"):
         values_of(archive, valueFormat="avro", **options)
     with pytest.raises(InvalidConfig, match="the registry has avro"):
@@ -123,7 +127,11 @@ def test_a_registry_that_sends_elsewhere_does_not_send_the_password_along(
     tmp_path: Path, registry: FakeRegistry
 ) -> None:
     archive = archive_of(tmp_path, [framed(8, avro(ORDER_ROW))])
-    given = {"valueFormat": "avro", "registryurl": registry.url, "registryauth": "me:secret"}
+    given = {
+        "valueFormat": "avro",
+        "registryurl": registry.url,
+        "registryuserPassword": "me:secret",
+    }
     other = registry.url.replace("127.0.0.1", "localhost")
 
     def answer(url: str) -> list[bytes]:
@@ -145,3 +153,15 @@ def test_framed_json_is_read_behind_its_frame(tmp_path: Path, registry: FakeRegi
     archive = archive_of(tmp_path, [framed(3, b'{"a":1}'), None])
     rows = values_of(archive, valueFormat="json", valueSchema="a INT", registryurl=registry.url)
     assert rows == [{"a": 1}, None]
+
+
+def test_a_registry_that_fails_to_serialize_the_source_of_a_file_is_unavailable(
+    registry: FakeRegistry,
+) -> None:
+    """It may be overloaded: the source of a file is nothing to give up for."""
+    path = "/schemas/ids/4"
+    registry.failures.add(f"{path}?format=serialized")
+    source = 'syntax = "proto3"; message M {}'
+    registry.answers[path] = {"schemaType": "PROTOBUF", "schema": source}
+    with pytest.raises(TierUnavailable, match="HTTP 500"):
+        registry_module.Registry(url=registry.url).fetch(path, serialized=True)

@@ -16,13 +16,25 @@ from strandline.storage.local.cleaner.transactions import CleanedTransactions
 from strandline.storage.local.segment.cleaned_segment import CleanedSegment
 from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.batch.any_batch import walk
-from strandline.storage.records.batch.batch import DELETE_HORIZON_BIT, BatchHeader, read_header
+from strandline.storage.records.batch.batch import (
+    DELETE_HORIZON_BIT,
+    MAX_TIMESTAMP_POSITION,
+    BatchHeader,
+    read_header,
+)
 from strandline.storage.records.batch.marker import MarkerType, TransactionMarker
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.records.compression import Codec
 from strandline.storage.system.child_process import ChildFailed
 from tests.support.old_formats import message_set
-from tests.unit.storage.local.builders import append_marker, batch, log_files, patched
+from tests.unit.storage.local.builders import (
+    NOW_MS,
+    append,
+    append_marker,
+    batch,
+    log_files,
+    patched,
+)
 from tests.unit.storage.local.compaction import CODECS, CONFIG, CompactedLog
 
 ENGINES = pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
@@ -49,6 +61,29 @@ def test_the_latest_record_of_each_key_stays_where_it_was(
         (3, 4, codec),
     ]
     assert log.cleaned_offset == 5
+
+
+@ENGINES
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_max_timestamp_of_an_earlier_release_becomes_that_of_the_newest_record(
+    tmp_path: Path, compiled: bool, codec: Codec
+) -> None:
+    """Those releases stored what a producer said."""
+    log = CompactedLog(tmp_path, compiled=compiled)
+    times_ms = [NOW_MS, NOW_MS + 5, NOW_MS + 1]
+    for said_ms in (NOW_MS - 9, NOW_MS + 60_000, NOW_MS + 5):
+        sent = encode_batch(
+            [Record(offset=i, timestamp_ms=times_ms[i], key=b"%d of %d" % (i, said_ms), value=b"v")
+             for i in range(3)], codec=codec)  # fmt: skip
+        append(log.log, patched(memoryview(bytearray(sent)), MAX_TIMESTAMP_POSITION, ">q", said_ms))
+    before = log.records()
+    log.seal_and_clean()
+    assert [header.max_timestamp_ms for header in log.headers()] == [NOW_MS + 5] * 3
+    assert [header.codec for header in log.headers()] == [codec] * 3
+    assert log.records() == before
+    found = log.log.find_timestamp(NOW_MS + 2)
+    assert found is not None
+    assert found.offset == 1
 
 
 @ENGINES
@@ -278,7 +313,7 @@ def test_a_child_that_dies_is_tried_again_with_pauses_but_not_for_ever(
     log.append((b"a", b"2"))
     log.seal()
 
-    def die() -> None:
+    def die(**_asked: object) -> None:
         raise death
 
     with monkeypatch.context() as patch:
@@ -424,6 +459,18 @@ def test_what_is_appended_behind_a_truncation_is_compacted_like_anything_new(
     assert log.cleaned_offset == 1
     log.seal_and_clean()
     assert [(r.offset, r.value) for r in log.records()] == [(1, b"2"), (3, b"2")]
+
+
+def test_files_that_wait_to_be_unlinked_go_by_the_delay_of_the_moment(tmp_path: Path) -> None:
+    """Who needs the space lowers it."""
+    log = CompactedLog(tmp_path, config=replace(CONFIG, file_delete_delay_ms=60_000))
+    log.append((b"a", b"1"))
+    log.append((b"a", b"2"))
+    log.seal_and_clean()
+    log.clock.advance_ms(30_000)
+    assert log.log.purge_deleted(log.clock.monotonic_s()) == 0
+    log.log.update_config(replace(CONFIG, file_delete_delay_ms=30_000))
+    assert log.log.purge_deleted(log.clock.monotonic_s()) > 0
 
 
 def test_files_of_a_segment_that_is_cleaned_again_and_again_wait_their_whole_delay(

@@ -71,7 +71,7 @@ def test_a_topic_that_is_created_again_pays_for_no_death_of_the_one_before(
     log.append((b"a", b"2"))
     log.seal()
 
-    def die() -> None:
+    def die(**_asked: object) -> None:
         raise ChildFailed("no memory")
 
     with monkeypatch.context() as patch:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from strandline.storage.errors import DiskError
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.formats.epoch_cache import LeaderEpochCache
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import EpochStart
 from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import (
@@ -77,15 +80,95 @@ def test_a_flush_syncs_logs_before_their_indexes_and_the_folder(
         first.index_path.name,
         first.time_index_path.name,
         first.snapshot_path.name,
-        active.log_path.name,
         "leader-epoch-checkpoint",
         "t-0",
+        active.log_path.name,
     ]
     log.flush()
     assert syncs.taken() == []
     fill(log, 1)
     log.flush()
     assert syncs.taken() == [active.log_path.name]
+
+
+def test_a_flush_up_to_the_end_of_a_segment_syncs_nothing_behind_it(
+    tmp_path: Path, syncs: Syncs
+) -> None:
+    log = open_log(tmp_path / "t-0", config=CONFIG)
+    fill(log, 30)
+    first, second, *_, active = log.segments
+    log.flush(first.end_offset)
+    assert log.recovery_point == first.end_offset
+    assert first.is_durable
+    assert second.log_path.name not in syncs.taken()
+    log.flush(active.base_offset)
+    assert log.recovery_point == active.base_offset
+    assert active.log_path.name not in syncs.taken()
+
+
+def test_the_recovery_point_passes_each_segment_when_it_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash in the middle of a long flush reads again only what was not synced."""
+    log = open_log(tmp_path, config=CONFIG)
+    fill(log, 30)
+    points: dict[str, int] = {}
+    monkeypatch.setattr(
+        LogSegment,
+        "sync",
+        lambda segment: points.update({segment.log_path.stem: log.recovery_point}),
+    )
+    log.flush()
+    assert list(points.values()) == [segment.base_offset for segment in log.segments]
+
+
+def test_who_wants_one_segment_does_not_wait_for_the_rest_of_another_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path, config=CONFIG)
+    fill(log, 30)
+    first, active = log.segments[0], log.segments[-1]
+    is_stuck, may_go_on = threading.Event(), threading.Event()
+    real = LogSegment.sync
+
+    def late(segment: LogSegment) -> None:
+        if segment is active:
+            is_stuck.set()
+            assert may_go_on.wait(60)
+        real(segment)
+
+    monkeypatch.setattr(LogSegment, "sync", late)
+    with ThreadPoolExecutor(2) as pool:
+        whole = pool.submit(log.flush)
+        try:
+            assert is_stuck.wait(60)
+            pool.submit(log.flush, first.end_offset).result(60)
+            assert not whole.done()
+        finally:
+            may_go_on.set()
+        whole.result(60)
+    assert log.recovery_point == log.end_offset
+
+
+def test_what_a_cut_took_while_segments_were_synced_is_not_taken_for_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path, config=CONFIG)
+    fill(log, 30)
+    cut_at = log.segments[1].base_offset
+    real = LogSegment.sync
+
+    def cut_once(segment: LogSegment) -> None:
+        real(segment)
+        if log.cut_count == 0:
+            log.truncate_to(cut_at)
+            fill(log, 30)
+
+    monkeypatch.setattr(LogSegment, "sync", cut_once)
+    log.flush()
+    assert log.recovery_point <= cut_at
+    log.flush()
+    assert log.recovery_point == log.end_offset
 
 
 @pytest.mark.parametrize("failing", [".log", ".index", ".snapshot", "t-0"])

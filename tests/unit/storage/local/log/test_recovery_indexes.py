@@ -9,9 +9,13 @@ from random import Random
 
 import pytest
 
+from strandline.storage.config.log_config import LogConfig
 from tests.unit.storage.local.builders import (
     NOW_MS,
+    append,
     assert_dense,
+    batch,
+    open_log,
     read_bytes,
 )
 from tests.unit.storage.local.restarts import filled, goes_on, killed, reopen
@@ -65,6 +69,24 @@ def test_an_index_that_lost_entries_is_slow_and_right(tmp_path: Path) -> None:
         _truncate(path, 16)
     again = reopen(log.directory, clean=True)
     assert_dense(again)
+
+
+def test_indexes_that_were_written_with_other_settings_are_believed(tmp_path: Path) -> None:
+    """Few entries, and large batches behind the last one, are no damage."""
+    roomy = LogConfig(segment_bytes=100_000, index_interval_bytes=50_000)
+    log = open_log(tmp_path, config=roomy)
+    for _ in range(3):
+        for _ in range(3):
+            append(log, batch(value_bytes=20_000))
+        log.roll()
+    log.flush()
+    log.close()
+    lowered = LogConfig(index_interval_bytes=0, max_message_bytes=1)
+    end_offset = log.end_offset
+    again = open_log(tmp_path, config=lowered, recovery_point=end_offset, clean_shutdown=True)
+    assert_dense(again)
+    assert again.recovery_report.problems == []
+    assert again.recovery_report.indexes_rebuilt == 0
 
 
 def test_an_entry_that_names_no_batch_border_is_not_believed(tmp_path: Path) -> None:

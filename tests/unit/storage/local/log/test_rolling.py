@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import struct
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.log.log import AppendOrigin
@@ -87,6 +91,26 @@ def test_jitter_only_shortens_a_segments_life(tmp_path: Path) -> None:
         append(log, batch(timestamps_ms=[NOW_MS + i * 100]))
     lengths = [segment.end_offset - segment.base_offset for segment in log.segments[:-1]]
     assert all(6 <= length <= 11 for length in lengths)
+
+
+def test_jitter_is_drawn_once_for_a_segment_whatever_is_altered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draws = iter([0.5, 0.9])
+    monkeypatch.setattr(random, "random", lambda: next(draws))
+    config = LogConfig(segment_ms=1000, segment_jitter_ms=400, message_timestamp_after_max_ms=99999)
+    log = open_log(tmp_path, config=config)
+    append(log, batch())
+    segment = log.active_segment
+    assert segment.roll_timestamp_ms == NOW_MS + 800
+    for retention_ms in (1, 2, 3):
+        log.update_config(replace(config, retention_ms=retention_ms))
+        assert segment.roll_timestamp_ms == NOW_MS + 800
+    log.update_config(replace(config, segment_jitter_ms=0))
+    assert segment.roll_timestamp_ms == NOW_MS + 1000
+    log.update_config(replace(config, segment_ms=2000))
+    assert segment.roll_timestamp_ms == NOW_MS + 1800
+    assert next(draws) == 0.9
 
 
 def test_an_idle_segment_is_closed_by_the_clock(tmp_path: Path) -> None:
@@ -202,6 +226,20 @@ def test_flush_is_due_after_so_many_records_or_so_long(tmp_path: Path) -> None:
     assert not log.flush_is_due(clock.monotonic_s() + 10**9)
 
 
+def test_what_waits_for_a_flush_goes_by_the_limits_of_the_moment(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    log = open_log(tmp_path, clock=clock)
+    fill(log, 1)
+    clock.advance_ms(1000)
+    assert not log.flush_is_due(clock.monotonic_s())
+    log.update_config(LogConfig(flush_ms=1000))
+    assert log.flush_is_due(clock.monotonic_s())
+    log.update_config(LogConfig(flush_messages=100))
+    assert not log.flush_is_due(clock.monotonic_s())
+    log.update_config(LogConfig(flush_messages=10))
+    assert log.flush_is_due(clock.monotonic_s())
+
+
 def test_a_clock_that_is_put_back_keeps_no_record_from_its_flush(tmp_path: Path) -> None:
     clock = ManualClock(NOW_MS)
     log = open_log(tmp_path, config=LogConfig(flush_ms=1000), clock=clock)
@@ -209,6 +247,16 @@ def test_a_clock_that_is_put_back_keeps_no_record_from_its_flush(tmp_path: Path)
     clock.advance_ms(-2 * 3_600_000)
     clock.advance_ms(1000)
     assert log.flush_is_due(clock.monotonic_s())
+
+
+def test_a_changed_index_size_holds_for_the_active_segment(tmp_path: Path) -> None:
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 10)
+    assert len(log.segments) == 1
+    log.update_config(replace(SMALL, segment_index_bytes=24))
+    fill(log, 10)
+    assert len(log.segments) > 1
+    assert_dense(log)
 
 
 def test_a_changed_segment_size_holds_for_the_active_segment(tmp_path: Path) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import shutil
 import uuid
 import weakref
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from strandline.storage import files
-from strandline.storage.errors import DiskError
+from strandline.storage.errors import CorruptFile, DiskError
 from strandline.storage.local.formats.names import partition_of
+from strandline.storage.local.log_dirs import leftovers
 from strandline.storage.local.log_dirs.deleted_folders import DeletedFolders
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
@@ -235,3 +239,96 @@ def test_a_folder_that_cannot_be_removed_holds_no_other_folder_back(
     assert (count, str(error)) == (1, "input/output error")
     assert [path.name for path in tmp_path.iterdir()] == ["t-0.a-delete"]
     assert folders.purge(5, within={tmp_path}) == (1, None)
+
+
+# --- a full disk -------------------------------------------------------------------------------
+
+
+def _without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = os.statvfs("/")
+    little = SimpleNamespace(f_bavail=1, f_frsize=found.f_frsize)
+    monkeypatch.setattr(os, "statvfs", lambda _: little)
+
+
+def _leave_garbage(folder: Path) -> list[Path]:
+    """A removed segment and a folder of a deleted partition, as a killed broker leaves them."""
+    dirs = open_dirs(folder)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    fill(log, 60)
+    log.delete_segments(log.segments[:1])
+    dirs.delete_log(dirs.create_log(T1, TOPIC_ID, CONFIG))
+    kill(dirs)
+    garbage = [*folder.rglob("*.deleted"), *folder.glob("*-delete")]
+    assert len({path.suffix for path in garbage}) == 2
+    return garbage
+
+
+def test_a_start_on_a_full_disk_removes_its_leftovers_before_it_writes_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    garbage = _leave_garbage(tmp_path)
+    kept = sorted(tmp_path.glob("t-0/*.log"))
+    _without_room(monkeypatch)
+    dirs = open_dirs(tmp_path)
+    assert [path for path in garbage if path.exists()] == []
+    assert sorted(tmp_path.glob("t-0/*.log")) == kept
+    assert load_all(dirs)[T0].end_offset == 600
+
+
+def test_with_room_a_start_leaves_them_for_later_and_another_brokers_folder_alone_in_any_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    garbage = _leave_garbage(tmp_path)
+    with monkeypatch.context() as patch:
+        _without_room(patch)
+        with pytest.raises(CorruptFile, match="belongs to node"):
+            open_dirs(tmp_path, node_id=2)
+    monkeypatch.setattr(leftovers, "ROOM_BYTES", 1)
+    kill(open_dirs(tmp_path))
+    assert all(path.exists() for path in garbage)
+
+
+def test_what_waits_for_its_deletion_goes_at_once_when_a_write_finds_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = open_dirs(tmp_path)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    fill(log, 60)
+    log.delete_segments(log.segments[:1])
+    dirs.delete_log(dirs.create_log(T1, TOPIC_ID, CONFIG))
+
+    def fails(_descriptor: int, _data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    assert not dirs.is_short_of_room
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", fails)
+        with pytest.raises(DiskError):
+            fill(log, 1)
+    assert dirs.is_short_of_room
+    assert dirs.make_room() >= 2
+    assert [*tmp_path.rglob("*.deleted"), *tmp_path.glob("*-delete")] == []
+    assert not dirs.is_short_of_room
+    fill(log, 1)
+
+
+def test_a_folder_that_a_full_disk_took_offline_is_freed_as_well_since_it_returns_only_with_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dirs = open_dirs(tmp_path)
+    log = dirs.create_log(T0, TOPIC_ID, CONFIG)
+    fill(log, 60)
+    log.delete_segments(log.segments[:1])
+
+    def no_room(_path: Path) -> None:
+        raise DiskError("full") from OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "sync_directory", no_room)
+        with pytest.raises(DiskError):
+            log.flush()
+    assert dirs.has_failed
+    assert dirs.is_short_of_room
+    assert dirs.make_room() >= 1
+    assert list(tmp_path.rglob("*.deleted")) == []
+    assert len(dirs.revive()) == 1

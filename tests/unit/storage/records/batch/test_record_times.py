@@ -17,8 +17,8 @@ from strandline.storage.model import TimestampType
 from strandline.storage.records.batch.any_batch import iter_records
 from strandline.storage.records.batch.batch import HEADER_BYTES, read_header
 from strandline.storage.records.batch.record import Record, encode_batch
-from strandline.storage.records.batch.record_times import BLOCK_BYTES, iter_times
-from strandline.storage.records.compression import Codec, compress
+from strandline.storage.records.batch.record_times import iter_times
+from strandline.storage.records.compression import BLOCK_BYTES, Codec, compress
 from tests.unit.storage.records.made_records import GOOD, batch_of, records
 
 BOMB_BYTES = 24 * 1024 * 1024

@@ -1,11 +1,13 @@
-"""The compiled decoder against `iter_records`, which is slow, plain and trusted."""
+"""Both decoders, compiled and plain, against `iter_records`, which is slow and trusted."""
 
 from __future__ import annotations
 
+import functools
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -24,10 +26,16 @@ from strandline.storage.records.batch.record import (
     iter_records,
     with_crc,
 )
+from strandline.storage.records.columns import columns
 from strandline.storage.records.columns.columns import (
+    PLAIN_BYTES_MAX,
+    SLOW_BYTES,
+    BatchRow,
     BinaryColumn,
     DecodedRecords,
+    Decoder,
     RowLimits,
+    Run,
     RunBuilder,
     WantedColumns,
     decode,
@@ -35,13 +43,22 @@ from strandline.storage.records.columns.columns import (
 from strandline.storage.records.compression import Codec
 from tests.unit.storage.records.made_records import MALFORMED, batch_of, bounds_of, records
 
+# The fixture decides in its place.
+is_plain = Decoder.is_plain
 EVERYTHING = WantedColumns(headers=True)
 BATCHES = st.lists(st.tuples(records(), st.sampled_from(Codec)), min_size=1, max_size=4)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def compiled_kernels() -> None:
+@pytest.fixture(autouse=True, scope="module", params=["compiled", "plain"])
+def decoder(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compiling is counted here and not in the first test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Decoder, "is_plain", lambda _self, _run: request.param == "plain")
+        use_once()
+        yield
+
+
+def use_once() -> None:
     encoded = encode_batch([Record(offset=0, timestamp_ms=0, key=None, value=None)])
     decoded_records(encoded)
     bounds_of(encoded)
@@ -347,6 +364,34 @@ def test_importing_loads_neither_numba_nor_numpy() -> None:
         check=True,
         timeout=60,
     )
+
+
+def test_the_compiled_loop_is_loaded_when_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = functools.cache(lambda: None)
+    monkeypatch.setattr(columns, "load_kernels", load)
+    decoder, run = Decoder(), run_of(PLAIN_BYTES_MAX - 1)
+    assert is_plain(decoder, run)
+    assert is_plain(decoder, run)
+    assert not is_plain(decoder, run)
+    load()
+    assert not is_plain(Decoder(), run), "it is loaded"
+
+
+def test_a_long_scan_without_numba_says_once_that_it_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(columns, "available", lambda: False)
+    decoder, run = Decoder(), run_of(SLOW_BYTES // 2)
+    assert is_plain(decoder, run)
+    with pytest.warns(UserWarning, match="install numba"):
+        assert is_plain(decoder, run)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert is_plain(decoder, run)
+
+
+def run_of(size_bytes: int) -> Run:
+    return Run(payloads=b"", batches=(BatchRow(0, size_bytes, 0, 0, 0, 0, 1, 0),))
 
 
 def test_large_batches_agree_with_the_oracle() -> None:

@@ -143,3 +143,21 @@ def test_a_write_that_is_forbidden_is_the_only_request() -> None:
     with pytest.raises(AccessDenied):
         check_conditional_writes(store)
     assert len(store.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "text"),
+    [
+        (AccessDenied, "WARNING", "refuses to delete"),
+        (TierUnavailable, "INFO", "are deleted later"),
+    ],
+)
+def test_a_store_that_deletes_nothing_is_taken_and_told(
+    error: type[TierError], level: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    store = MemoryStore()
+    store.add_fault(Fault(operation="delete", error=error, times=-1))
+    assert check_conditional_writes(store) is Conditions.AT_ONCE
+    (row,) = caplog.records
+    assert (row.levelname, text in row.message) == (level, True)

@@ -7,12 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from strandline.storage.model import TimestampOffset
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.batch import MAX_TIMESTAMP_POSITION, OFFSET_FIELD
+from strandline.storage.records.batch.record import with_crc
 from strandline.storage.records.compression import Codec
-from tests.support.archived_segments import (
-    BASE_TIMESTAMP_MS,
-)
+from tests.support.archived_segments import BASE_TIMESTAMP_MS, archive_segment, make_log
 from tests.support.memory_store import MemoryStore
 from tests.unit.storage.remote.cold_reading import (
+    PARTITION,
     archive,
     make_reader,
     run,
@@ -34,6 +36,24 @@ def test_a_time_is_found_to_the_record(
     assert first is not None
     assert first.offset == 100
     assert run(reader.find_timestamp(segment.entry, BASE_TIMESTAMP_MS + 260)) is None
+
+
+@pytest.mark.parametrize("said_ms", [-1, BASE_TIMESTAMP_MS - 1, BASE_TIMESTAMP_MS + 10**9])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_time_is_found_by_the_records_whatever_the_headers_of_an_earlier_release_say(
+    store: MemoryStore, executor: ThreadPoolExecutor, codec: Codec, said_ms: int
+) -> None:
+    log = bytearray(make_log(batch_count=40, codec=codec))
+    for found in list(walk(log)):
+        header = memoryview(log)[found.position : found.end_position]
+        OFFSET_FIELD.pack_into(header, MAX_TIMESTAMP_POSITION, said_ms)
+        with_crc(header)
+    segment = archive_segment(store, PARTITION, bytes(log), piece_bytes=len(log) // 20)
+    reader = make_reader(store, executor)
+    for offset in (0, 1, 78, 159):
+        found_record = run(reader.find_timestamp(segment.entry, BASE_TIMESTAMP_MS + offset))
+        assert found_record is not None
+        assert found_record.offset == offset
 
 
 def test_a_time_is_not_found_below_the_start_offset(

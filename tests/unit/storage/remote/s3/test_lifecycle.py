@@ -12,6 +12,7 @@ from strandline.storage.errors import TierError
 from strandline.storage.remote.object_store.interface import Deadlines
 from strandline.storage.remote.s3.access import S3Access
 from strandline.storage.remote.s3.attempts import Attempts, Failure
+from strandline.storage.remote.s3.lacks import Lacks
 from strandline.storage.remote.s3.lifecycle import RULE_ID, S3Lifecycle
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def applied(found: dict[str, Any], written: dict[str, Any] | None) -> bool:
         attempts=Attempts(deadlines=deadlines, clock=clock, classify=_refused),
         deadlines=deadlines,
         clock=clock,
+        lacks=Lacks("s3://bucket"),
     )
     with Stubber(client) as stub:
         stub.add_response("get_bucket_lifecycle_configuration", found, {"Bucket": BUCKET})

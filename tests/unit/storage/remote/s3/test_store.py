@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from strandline.storage.clock import SystemClock
-from strandline.storage.errors import ObjectCorrupt, TierUnavailable
+from strandline.storage.errors import ObjectCorrupt, TierError, TierUnavailable
 from strandline.storage.remote.object_store.interface import AGE_UNKNOWN, Deadlines, ObjectStore
 from strandline.storage.remote.s3 import sdk_responses
 from strandline.storage.remote.s3.access import OBJECT_BYTES_MAX
@@ -181,3 +181,33 @@ def test_an_object_without_what_every_object_has_is_no_object(
     answer(b"hello", **{name: text for name, text in WHOLE.items() if name != lacking})
     with pytest.raises(TierUnavailable, match="no answer of an S3"):
         store.get("topics/a")
+
+
+class Empty(Liar):
+    """A server without any bucket."""
+
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+def test_a_bucket_that_is_missing_is_told_with_the_endpoint_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Empty)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    endpoint_url = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint_url)
+    store = S3Store(
+        bucket="bucket", prefix="", region="us-east-1", deadlines=HASTY, clock=SystemClock()
+    )
+    with pytest.raises(TierError, match="does not exist at") as told:
+        store.check()
+    store.close()
+    server.shutdown()
+    server.server_close()
+    assert endpoint_url in str(told.value)
+    assert "AWS" not in str(told.value)

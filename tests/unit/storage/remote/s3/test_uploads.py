@@ -12,6 +12,7 @@ from strandline.storage.errors import TierError
 from strandline.storage.remote.object_store.interface import Deadlines
 from strandline.storage.remote.s3.access import S3Access
 from strandline.storage.remote.s3.attempts import Attempts, Failure
+from strandline.storage.remote.s3.lacks import Lacks
 from strandline.storage.remote.s3.uploads import S3Uploads
 from tests.support.manual_clock import ManualClock
 
@@ -37,6 +38,7 @@ def test_a_server_that_lists_more_uploads_and_not_where_is_asked_once(
         ),
         deadlines=deadlines,
         clock=clock,
+        lacks=Lacks("s3://bucket"),
     )
     with Stubber(client) as stub:
         stub.add_response("list_multipart_uploads", {"IsTruncated": True, **markers})

@@ -1,8 +1,9 @@
-"""The open segment reaches the bucket in time, gives way to the closed one, and comes back."""
+"""What lies behind the archive is in the bucket in time, gives way to segments, and comes back."""
 
 from __future__ import annotations
 
 import shutil
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from strandline.storage.crash_points import (
     simulated_crash,
 )
 from strandline.storage.errors import TierUnavailable
+from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.remote.object_store.interface import ObjectInfo, PutBody, PutCondition
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
 from strandline.storage.tiering.audit.scrub import Depth, Scrub
@@ -24,7 +26,15 @@ from strandline.storage.tiering.copy.open_segment import tail_check_ms
 from strandline.storage.tiering.partition.open_segment_parts import usable_tail
 from strandline.storage.tiering.partition.topic_registration import TopicRegistration
 from tests.support.memory_store import Fault, MemoryStore
-from tests.unit.storage.tiering.harness import CONFIG, GRACE_MS, ID_PARTITION, Rig, asynchronous
+from tests.unit.storage.tiering.harness import (
+    COMPACTED,
+    CONFIG,
+    GRACE_MS,
+    ID_PARTITION,
+    Rig,
+    asynchronous,
+)
+from tests.unit.storage.tiering.transactional_producer import Producer
 
 UPLOAD_MS = 10_000
 CONFIGURED = replace(CONFIG, strandline_remote_active_segment_upload_ms=UPLOAD_MS)
@@ -327,6 +337,191 @@ async def test_parts_that_begin_inside_the_archive_or_end_below_the_log_start_do
         assert usable_tail(replace(manifest, log_start_offset=30)) == ()
 
 
+def tails_put(rig: Rig) -> int:
+    return rig.memory.count_requests("put", r"\.tail$")
+
+
+@asynchronous
+async def test_an_open_transaction_keeps_no_record_from_the_bucket(tmp_path: Path) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        rig.produce_segments(1)
+        transaction = Producer(rig, 1)
+        rig.produce(4)
+        transaction.send()
+        rig.produce(5)
+        rig.roll()
+        rig.produce_segments(2)
+        rig.produce(3)
+        await pass_and_settle(rig)
+        # Each part ends with its segment at the latest.
+        assert (rig.archived, tail(rig)) == ([(0, 10)], [(10, 20), (20, 30), (30, 40), (40, 43)])
+        rig.produce(2)
+        await pass_and_settle(rig)
+        assert tail(rig) == [(10, 20), (20, 30), (30, 40), (40, 43), (43, 45)]
+        put = tails_put(rig)
+        transaction.end(MarkerType.COMMIT)
+        await rig.manager.run_once()
+        # What is archived now takes its parts along; those behind it are not uploaded again.
+        assert rig.archived == [(0, 10), (10, 20), (20, 30), (30, 40)]
+        assert tail(rig) == [(40, 43), (43, 45)]
+        await pass_and_settle(rig)
+        assert tail(rig) == [(40, 43), (43, 45), (45, 46)]
+        assert tails_put(rig) == put + 1
+        rig.assert_archive_is_whole()
+
+
+@asynchronous
+async def test_a_lost_disk_comes_back_with_all_that_an_open_transaction_held_back(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        rig.produce_segments(1)
+        transaction = Producer(rig, 1)
+        transaction.send()
+        rig.produce_segments(3)
+        rig.produce(3)
+        await pass_and_settle(rig)
+        before = await rig.read_all()
+        await rig.lose_disk()
+        assert rig.log.end_offset == 44
+        assert await rig.read_all() == before
+        assert rig.log.last_stable_offset == 10
+        # Its disk has one segment where the parts were of several.
+        rig.roll()
+        rig.produce(4)
+        await pass_and_settle(rig)
+        assert tail(rig)[-1] == (44, 48)
+        transaction.end(MarkerType.ABORT)
+        await pass_and_settle(rig)
+        assert (rig.archived, tail(rig)) == ([(0, 10), (10, 44)], [(44, 48), (48, 49)])
+        rig.assert_archive_is_whole()
+
+
+@asynchronous
+async def test_a_restart_uploads_nothing_again_of_what_an_open_transaction_holds_back(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        Producer(rig, 1).send()
+        rig.produce_segments(2)
+        rig.produce(3)
+        await pass_and_settle(rig)
+        put, parts = tails_put(rig), tail(rig)
+        await rig.crash()
+        await pass_and_settle(rig)
+        assert (tails_put(rig), tail(rig)) == (put, parts)
+        rig.produce(3)
+        await pass_and_settle(rig)
+        assert (tails_put(rig), tail(rig)[:2]) == (put + 1, parts[:2])
+
+
+@asynchronous
+async def test_an_older_image_of_the_disk_goes_on_with_what_the_bucket_has_of_later_segments(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        Producer(rig, 1).send()
+        rig.produce_segments(2)
+        rig.produce(3)
+        shutil.copytree(rig.folder, tmp_path / "image")
+        rig.produce(4)
+        rig.produce_segments(1)
+        rig.produce(3)
+        await pass_and_settle(rig)
+        before, end_offset = await rig.read_all(), rig.log.end_offset
+        assert tail(rig)[-1][1] == end_offset
+        shutil.rmtree(rig.folder)
+        shutil.copytree(tmp_path / "image", rig.folder)
+        await rig.crash()
+        assert rig.log.end_offset == end_offset
+        assert await rig.read_all() == before
+
+
+@asynchronous
+async def test_so_many_parts_end_the_uploads_until_a_segment_can_be_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_segment, "PARTS_MAX", 4)
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        transaction = Producer(rig, 1)
+        transaction.send()
+        rig.produce_segments(6)
+        await pass_and_settle(rig)
+        assert len(tail(rig)) == 4
+        transaction.end(MarkerType.COMMIT)
+        rig.produce(3)
+        await pass_and_settle(rig)
+        assert (rig.archived[-1], tail(rig)) == ((51, 61), [(61, 65)])
+
+
+@asynchronous
+async def test_segments_that_wait_for_the_cleaner_are_in_the_bucket_in_time(
+    tmp_path: Path,
+) -> None:
+    config = replace(COMPACTED, strandline_remote_active_segment_upload_ms=UPLOAD_MS)
+    async with Rig(tmp_path, config=config) as rig:
+        for value in (b"1", b"2", b"3"):
+            rig.put((b"a", value), (b"only-" + value, value))
+            rig.seal()
+        await pass_and_settle(rig)
+        assert (rig.archived, tail(rig)) == ([], [(0, 2), (2, 4), (4, 6)])
+        await rig.lose_disk()
+        await rig.assert_nothing_is_lost()
+        rig.seal()
+        await rig.clean()
+        await pass_and_settle(rig)
+        assert (rig.archived, tail(rig)) == ([(0, 6)], [])
+        await rig.assert_nothing_is_lost()
+
+
+@asynchronous
+async def test_what_the_cleaner_replaced_is_uploaded_again_where_it_still_waits(
+    tmp_path: Path,
+) -> None:
+    """The cleaner takes back what it did: parts of other bytes do not go on."""
+    config = replace(COMPACTED, strandline_remote_active_segment_upload_ms=UPLOAD_MS)
+    async with Rig(tmp_path, config=config) as rig:
+        for value in (b"1", b"2"):
+            rig.put((b"a", value), (b"only-" + value, value))
+            rig.seal()
+        await pass_and_settle(rig)
+        await rig.clean()
+        rig.cleaned_offset = rig.log.local.cleaned_offset = 0
+        rig.put((b"b", b"3"))
+        await pass_and_settle(rig)
+        assert tail(rig)[-1][1] == rig.log.end_offset == 5
+        await rig.lose_disk()
+        await rig.assert_nothing_is_lost()
+
+
+@asynchronous
+async def test_segments_that_remote_copy_lag_ms_holds_back_are_not_uploaded_twice(
+    tmp_path: Path,
+) -> None:
+    config = replace(CONFIGURED, remote_copy_lag_ms=100 * UPLOAD_MS, local_retention_ms=-2)
+    async with Rig(tmp_path, config=config) as rig:
+        rig.produce_segments(2)
+        rig.produce(3)
+        await pass_and_settle(rig)
+        assert (rig.archived, tail(rig)) == ([], [])
+
+
+@asynchronous
+async def test_the_tail_holds_no_file_of_a_segment_that_is_gone(tmp_path: Path) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        transaction = Producer(rig, 1)
+        transaction.send()
+        rig.produce_segments(2)
+        await pass_and_settle(rig)
+        closed = [weakref.ref(segment) for segment in rig.log.local.segments[:-1]]
+        transaction.end(MarkerType.COMMIT)
+        await rig.settle()
+        rig.pass_ms(2000)
+        await rig.settle()
+        assert rig.log.local.start_offset == 21
+        assert [ref() for ref in closed] == [None, None]
+
+
 @asynchronous
 async def test_a_log_start_inside_the_open_segment_is_no_obstacle(tmp_path: Path) -> None:
     async with Rig(tmp_path, config=CONFIGURED) as rig:
@@ -364,3 +559,40 @@ async def test_a_segment_that_is_closed_while_its_topic_is_registered_is_copied_
         assert rig.statistics.copy_failure is None
         await pass_and_settle(rig)
         assert (rig.archived, tail(rig)) == ([(0, 20)], [])
+
+
+@asynchronous
+async def test_a_limit_that_is_altered_while_records_wait_counts_from_when_they_came(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        rig.configure(strandline_remote_active_segment_upload_ms=3_600_000)
+        rig.produce(10)
+        await rig.manager.run_once()
+        rig.pass_ms(UPLOAD_MS // 2)
+        rig.configure(strandline_remote_active_segment_upload_ms=UPLOAD_MS)
+        await rig.manager.run_once()
+        assert tail(rig) == [], "half of it has passed"
+        rig.configure(strandline_remote_active_segment_upload_ms=2 * UPLOAD_MS)
+        rig.pass_ms(UPLOAD_MS)
+        await rig.manager.run_once()
+        assert tail(rig) == []
+        rig.pass_ms(UPLOAD_MS // 2)
+        await rig.manager.run_once()
+        assert tail(rig) == [(0, 10)]
+
+
+@asynchronous
+async def test_nothing_more_is_uploaded_while_copying_is_disabled(tmp_path: Path) -> None:
+    """KIP-950: what is in the bucket stays there."""
+    async with Rig(tmp_path, config=CONFIGURED) as rig:
+        rig.produce(10)
+        await pass_and_settle(rig)
+        assert tail(rig) == [(0, 10)]
+        rig.configure(remote_log_copy_disable=True)
+        rig.produce(10)
+        await pass_and_settle(rig)
+        assert tail(rig) == [(0, 10)]
+        rig.configure(remote_log_copy_disable=False)
+        await pass_and_settle(rig)
+        assert tail(rig)[-1][1] == 20

@@ -10,6 +10,7 @@ from strandline.storage.errors import (
     OffsetOutOfRange,
     TierUnavailable,
 )
+from strandline.storage.local.log.log import LocalLog
 from strandline.storage.remote.manifest.store import load
 from strandline.storage.remote.manifest.topic_info import load_topic_info
 from tests.support.memory_store import Fault
@@ -288,3 +289,30 @@ async def test_a_closed_segment_is_copied_when_its_copy_lag_is_over(tmp_path: Pa
         # In the archive, and still here.
         assert rig.local_segments[0] == (0, 10)
         await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_what_is_altered_while_a_log_is_opened_anew_holds_for_the_new_one(
+    tmp_path: Path,
+) -> None:
+    """A folder that comes back, or another one that the log moved to, may take minutes to open."""
+    async with Rig(tmp_path) as rig:
+        old = rig.log.local
+        opened = LocalLog.open(
+            rig.folder,
+            topic_partition=PARTITION,
+            topic_id=TOPIC_ID,
+            config=old.config,
+            clock=rig.clock,
+            recovery_point=0,
+            log_start_offset=0,
+            clean_shutdown=False,
+        )
+        rig.configure(max_message_bytes=1000, segment_ms=7)
+        rig.log.replace_local(opened)
+        assert rig.log.local is opened
+        assert rig.log.config is old.config
+        assert opened.config.max_message_bytes == 1000
+        rig.produce()
+        last_ms = rig.clock.now_ms() + 9
+        assert opened.active_segment.roll_timestamp_ms == last_ms + 7

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from strandline.storage.concurrency.alterations import Alterations
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import TopicId, TopicPartition
-from strandline.storage.remote.manifest.topic_info import TopicInfo
+from strandline.storage.remote.manifest.topic_info import TopicInfo, load_topic_info
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.manager.worker_pool import WorkerPool
 from strandline.storage.tiering.partition.topic_registration import (
@@ -246,3 +247,79 @@ async def test_a_replica_keeps_nothing_of_a_topic_that_its_origin_deleted(tmp_pa
         gc.collect()
         assert archive() is None
         assert counted_topics(rig) == set()
+
+
+@asynchronous
+async def test_a_topic_that_is_altered_is_described_anew_although_nothing_is_copied(
+    tmp_path: Path,
+) -> None:
+    """A restore and a forecast read it there."""
+
+    def described(rig: Rig) -> dict[str, str]:
+        found = load_topic_info(rig.memory, TOPIC, rig.topic_info.topic_id)
+        assert found is not None
+        return dict(found.properties)
+
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.manager.run_once()
+        assert described(rig) == {}
+        rig.manager.update_topic(replace(rig.topic_info, properties={"retention.ms": "7"}))
+        await rig.manager.run_once()
+        assert described(rig) == {"retention.ms": "7"}
+        await rig.crash()
+        # Altered, and killed before it was written: the start has the properties of the image.
+        await rig.manager.run_once()
+        assert described(rig) == {}
+
+
+@asynchronous
+async def test_a_start_reads_the_description_of_a_topic_once(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.manager.run_once()
+        before = len(rig.memory.requests)
+        await rig.crash()
+        await rig.manager.run_once()
+        asked = [one for one in rig.memory.requests[before:] if "topic.json" in str(one)]
+        assert len(asked) == 1, asked
+
+
+@asynchronous
+async def test_the_schedule_looks_again_when_a_limit_is_altered(tmp_path: Path) -> None:
+    """It sleeps until the shortest limit of the moment is over."""
+    alterations = Alterations()
+    async with Rig(tmp_path, alterations=alterations) as rig:
+        rig.configure(strandline_remote_active_segment_upload_ms=-1)
+        looked = asyncio.Event()
+        rig.manager._removals.begin_second_purges = looked.set  # type: ignore[method-assign]
+        rig.manager._config = replace(rig.tiering_config, task_interval_ms=3_600_000)
+        scheduling = asyncio.ensure_future(rig.manager._schedule())
+        await looked.wait()
+        looked.clear()
+        rig.configure(strandline_remote_active_segment_upload_ms=2)
+        alterations.note()
+        async with asyncio.timeout(60):
+            await looked.wait()
+        scheduling.cancel()
+
+
+@asynchronous
+async def test_altered_settings_reach_every_worker(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        altered = replace(
+            rig.tiering_config,
+            workers=rig.copies + 1,
+            copy_quota=replace(rig.tiering_config.copy_quota, bytes_per_second_max=7),
+            fetch_quota=replace(rig.tiering_config.fetch_quota, bytes_per_second_max=8),
+            compaction_key_bytes_max=9,
+            reads_max=10,
+        )
+        manager = rig.manager
+        manager.reconfigure(altered)
+        workers = manager._workers
+        assert (manager._pool._count, workers.copier.copies_max) == (altered.workers,) * 2
+        assert manager.copy_quota.limits == workers.merger.quota.limits == altered.copy_quota
+        assert manager.fetch_quota.limits == altered.fetch_quota
+        assert workers.compactor.key_bytes_max == 9
+        assert manager._gate.reads_max == 10

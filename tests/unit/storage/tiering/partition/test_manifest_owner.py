@@ -327,6 +327,22 @@ async def test_each_start_within_the_wait_knows_of_a_delete_that_may_be_late(
 
 
 @asynchronous
+async def test_a_late_delete_that_names_the_version_keeps_no_topic_waiting(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.memory.lacks = frozenset()
+        await turn_off_with_a_late_delete(rig)
+        for _ in range(2):
+            await rig.manager.run_once()
+            rig.pass_ms(GRACE_MS)
+        assert rig.memory.keys() == []
+        rig.attach()
+        await rig.settle()
+        assert rig.archived == [(0, 10), (10, 20)]
+        assert rig.memory.deliver_late() == 0
+        assert rig.memory.count_requests("delete", MANIFEST) == 2
+
+
+@asynchronous
 async def test_a_start_knows_of_a_late_delete_of_what_came_after_a_purge(tmp_path: Path) -> None:
     """The first purge had all its answers; a manifest came after it, and went with the second."""
     async with Rig(tmp_path) as rig:

@@ -43,6 +43,18 @@ def test_who_was_silent_may_have_no_more_at_once_for_it() -> None:
     assert quota.throttle_s() > 0
 
 
+def test_an_altered_limit_counts_what_was_sent_before() -> None:
+    clock = ManualClock()
+    quota = TierQuota(QuotaLimits(bytes_per_second_max=100), clock)
+    quota.record(1000)
+    before_s = quota.throttle_s()
+    assert before_s > 0
+    quota.limits = QuotaLimits(bytes_per_second_max=1000)
+    assert quota.throttle_s() == 0
+    quota.limits = QuotaLimits(bytes_per_second_max=50)
+    assert quota.throttle_s() > before_s
+
+
 def test_no_limit_never_throttles() -> None:
     quota = TierQuota(QuotaLimits(), ManualClock())
     quota.record(1 << 60)

@@ -25,6 +25,7 @@ from strandline.storage.tiering.rewrite.compaction import (
 )
 from strandline.storage.tiering.rewrite.merging import RUN_SEGMENTS_MAX
 from tests.support.archived_segments import archive_segment
+from tests.unit.storage.remote.manifests import EMPTY, entry
 from tests.unit.storage.tiering.harness import (
     COMPACTED,
     GRACE_MS,
@@ -159,9 +160,16 @@ def test_a_run_is_of_a_bounded_number_of_segments(tmp_path: Path) -> None:
         for offset in range(5 * RUN_SEGMENTS_MAX)
     ]
     manifest = Manifest(topic=TOPIC, topic_id=TOPIC_ID, partition=0, segments=tuple(entries))
-    borders = sorted(borders_of(manifest, entries))
+    borders = sorted(borders_of(manifest, entries, span_ms_max=None))
     assert borders == [n * RUN_SEGMENTS_MAX for n in range(5)]
     rig.executors.shutdown()
+
+
+def test_a_run_spans_no_more_than_retention_allows_a_merge() -> None:
+    times_ms = (0, 10, 20, 35, 36, 37, 90)
+    entries = [entry(10 * n, 10 * n + 10, time_ms=time_ms) for n, time_ms in enumerate(times_ms)]
+    manifest = replace(EMPTY, segments=tuple(entries))
+    assert sorted(borders_of(manifest, entries, span_ms_max=29)) == [0, 30, 60]
 
 
 def test_one_segment_is_compacted_again_if_a_merge_put_new_records_into_it(tmp_path: Path) -> None:

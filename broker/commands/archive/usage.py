@@ -11,7 +11,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from strandline.broker.commands.archive_tables import WHERE_IT_IS, human_time
+from strandline.broker.commands.archive.tables import WHERE_IT_IS, human_time
+from strandline.broker.commands.prices import digits
 from strandline.broker.commands.progress import Working
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import Json, print_json, say
@@ -60,18 +61,6 @@ def print_usage(store: ObjectStore, *, prices: Mapping[str, float], as_json: boo
     else:
         _print_tables(store, looked, prices)
     return 0
-
-
-def price_of(text: str) -> tuple[str, float]:
-    """Parses `STANDARD=0.023`. Raises WrongUse."""
-    name, _, amount = text.partition("=")
-    try:
-        price = float(amount)
-    except ValueError:
-        price = -1.0
-    if not name or not 0 <= price < float("inf"):
-        raise WrongUse(f"{text!r} is no price", remedy="write CLASS=PRICE, as in STANDARD=0.023")
-    return name, price
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -127,18 +116,53 @@ def _files(store: ObjectStore) -> Iterator[ObjectVersion]:
 
 def _print_tables(store: ObjectStore, looked: _Looked, prices: Mapping[str, float]) -> None:
     usage = looked.usage
-    topics = {name or "(no topic)": found for name, found in usage.by_topic.items()}
-    _print_sums(f"archive {store.url}", "topic", topics)
+    _print_topics(f"archive {store.url}", looked)
     _print_sums("by kind", "objects of", usage.by_kind)
     _print_sums("by storage class, older versions included", "class", usage.by_class, prices)
     for line in _remarks(looked):
         say(line)
 
 
+def _print_topics(title: str, looked: _Looked) -> None:
+    """Prints what each topic takes, and how much of it only waits for its end."""
+    usage = looked.usage
+    marked = None if looked.comparison is None else looked.comparison.marked
+    older = None if "versions" in looked.unknown else usage.older_by_topic
+    names = sorted({*usage.by_topic, *(older or ()), *(marked or ())})
+    rows = [
+        (
+            *_sum_cells(name or "(no topic)", usage.by_topic.get(name, Sum())),
+            _size_or_dash(marked, name),
+            _size_or_dash(older, name),
+        )
+        for name in names
+    ]
+    if len(rows) > 1:
+        whole = (usage.current, _summed(marked), _summed(older))
+        rows.append((*_sum_cells("all", whole[0]), *map(_size, whole[1:])))
+    columns = ("objects", "size", "of it marked", "older versions")
+    print_table(title, ["topic", *(Column(name=one, is_right=True) for one in columns)], rows)
+
+
+def _summed(sums: Mapping[str, Sum] | None) -> Sum | None:
+    if sums is None:
+        return None
+    found = sums.values()
+    return Sum(sum(one.object_count for one in found), sum(one.size_bytes for one in found))
+
+
+def _size_or_dash(sums: Mapping[str, Sum] | None, name: str) -> str:
+    return _size(None if sums is None else sums.get(name, Sum()))
+
+
+def _size(found: Sum | None) -> str:
+    return "-" if found is None else human_bytes(found.size_bytes)
+
+
 def _print_sums(
     title: str, name: str, sums: Mapping[str, Sum], prices: Mapping[str, float] | None = None
 ) -> None:
-    numbers = ["objects", "size", *(["a month"] if prices else [])]
+    numbers = ["objects", "size", *(["USD a month"] if prices else [])]
     rows = []
     whole = Sum()
     for key, found in sorted(sums.items()):
@@ -170,7 +194,7 @@ def _total(sums: Mapping[str, Sum], prices: Mapping[str, float]) -> float | None
 def _money(amount: float | None) -> str:
     if amount is None:
         return "-"
-    return f"{amount:,.2f}" if amount >= 1 else f"{amount:.4f}"
+    return digits(amount)
 
 
 def _remarks(looked: _Looked) -> Iterator[str]:
@@ -197,6 +221,10 @@ def _remarks(looked: _Looked) -> Iterator[str]:
             " `archive lifecycle --apply` lets the bucket abort what is unfinished"
         )
     if looked.comparison is not None:
+        yield (
+            f"marked for deletion: {_counted(_summed(looked.comparison.marked) or Sum())}; the"
+            " broker deletes them, and `archive ls` leaves them out"
+        )
         orphans = looked.comparison.orphans
         size_bytes = sum(orphan.size_bytes for orphan in orphans)
         yield (
@@ -224,6 +252,12 @@ def _document(store: ObjectStore, looked: _Looked, prices: Mapping[str, float]) 
         "small": _sum_json(usage.small),
         "older_versions": None if "versions" in looked.unknown else _sum_json(usage.older),
         "delete_markers": None if "versions" in looked.unknown else usage.delete_marker_count,
+        "older_versions_by_topic": None
+        if "versions" in looked.unknown
+        else _sums_json({n: s for n, s in usage.older_by_topic.items() if n}),
+        "marked_by_topic": None
+        if looked.comparison is None
+        else _sums_json(looked.comparison.marked),
         "unfinished_uploads": None
         if uploads is None
         else {"objects": len(uploads), "size_bytes": sum(u.size_bytes for u in uploads)},

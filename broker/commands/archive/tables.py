@@ -14,10 +14,13 @@ from strandline.broker.commands.progress import Working
 from strandline.broker.tools.client.printing import Json, utc_text
 from strandline.broker.tools.client.tables import Column, RowPrinter, print_table, widest
 from strandline.storage.errors import UnknownTopic
+from strandline.storage.local.formats.checkpoint import encode_id
 from strandline.storage.model import TimestampMs, TopicIdPartition
 from strandline.storage.plurals import counted, human_bytes
+from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
 from strandline.storage.remote.manifest.entries import SegmentEntry
+from strandline.storage.remote.manifest.verification import Verification, load_verifications
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.audit.listing import (
     ArchivedPartition,
@@ -49,7 +52,25 @@ def print_partitions(store: ObjectStore, *, topic: str | None, as_json: bool = F
         f"{counted(len(rows), 'partition')}, {counted(segments, 'segment')},"
         f" {human_bytes(total_bytes)}"
     )
+    deleting = sum(row.deleting_count for row in rows)
+    if deleting:
+        deleting_bytes = sum(row.deleting_bytes for row in rows)
+        print(
+            f"not in these sizes: {counted(deleting, 'marked segment')}"
+            f" ({human_bytes(deleting_bytes)}), to be deleted; `archive usage` counts them"
+        )
+    print(_verified_text(load_verifications(store).values()))
     return code
+
+
+def _verified_text(runs: Iterable[Verification]) -> str:
+    """Tells when the segments themselves were looked at, and how."""
+    told = [
+        f"{run.depth} {human_time(run.finished_ms)}"
+        f" ({counted(run.finding_count, 'finding') if run.finding_count else 'whole'})"
+        for run in sorted(runs, key=lambda run: -run.finished_ms)
+    ]
+    return f"manifests alone were read; last `archive verify`: {', '.join(told) or 'never'}"
 
 
 _PARTITION_COLUMNS = (
@@ -82,7 +103,9 @@ def _partition_cells(row: ArchivedPartition) -> list[object]:
 def _partition_json(row: ArchivedPartition) -> Json:
     return {
         "topic": row.partition.topic,
-        "topic_id": str(row.partition.topic_id),
+        "topic_id": encode_id(row.partition.topic_id),
+        # Its name in the bucket has the id as a UUID.
+        "folder": topic_folder(row.partition.topic, row.partition.topic_id),
         "partition": row.partition.partition,
         "segments": row.segment_count,
         "size_bytes": row.size_bytes,
@@ -91,6 +114,7 @@ def _partition_json(row: ArchivedPartition) -> Json:
         "min_timestamp_ms": row.min_timestamp_ms,
         "max_timestamp_ms": row.max_timestamp_ms,
         "deleting": row.deleting_count,
+        "deleting_bytes": row.deleting_bytes,
         "topic_deleted_ms": row.topic_deleted_ms,
         "problem": row.problem,
     }
@@ -157,7 +181,7 @@ def _segment_cells(partition: TopicIdPartition, entry: SegmentEntry) -> list[str
 def _segment_json(partition: TopicIdPartition, entry: SegmentEntry) -> Json:
     return {
         "topic": partition.topic,
-        "topic_id": str(partition.topic_id),
+        "topic_id": encode_id(partition.topic_id),
         "partition": partition.partition,
         "base_offset": entry.base_offset,
         "end_offset": entry.end_offset,
@@ -187,7 +211,7 @@ def _state(row: ArchivedPartition) -> str:
         return row.problem
     if row.topic_deleted_ms is not None:
         return "topic deleted, being purged"
-    return f"{row.deleting_count} being deleted" if row.deleting_count else "ok"
+    return f"{row.deleting_count} being deleted" if row.deleting_count else "manifest ok"
 
 
 def _nothing(store: ObjectStore, topic: str | None) -> int:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.cli import main
-from strandline.broker.commands import archive_commands
+from strandline.broker.commands.archive import commands as archive_commands
 from strandline.storage.model import TopicIdPartition
+from strandline.storage.remote.keys import VERIFY_KEY
+from strandline.storage.remote.manifest.verification import load_verifications
 from strandline.storage.tiering.audit.findings import Damage, Finding
 from tests.unit.broker.commands.archive_rig import Archive
 
@@ -57,3 +59,36 @@ def test_each_finding_is_one_line_with_everything(
     for line, finding in zip(lines[3:-1], found, strict=True):
         for part in (finding.key, finding.detail, finding.advice, finding.damage.value):
             assert part in line
+
+
+def test_a_check_of_the_whole_archive_is_remembered_in_it_with_its_kind_and_its_findings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = Archive(tmp_path)
+    main(["archive", "ls", *archive.options])
+    listed = capsys.readouterr().out
+    assert "manifest ok" in listed
+    assert "last `archive verify`: never" in listed
+    main(["archive", "verify", *archive.options, "--topic", archive.topic])
+    assert load_verifications(archive.store) == {}
+    main(["archive", "verify", *archive.options])
+    whole = load_verifications(archive.store)["checksums"]
+    assert whole.segment_count == 2
+    archive.store.delete(archive.pieces[:1])
+    main(["archive", "verify", *archive.options, "--quick"])
+    runs = load_verifications(archive.store)
+    # The first one is kept: another depth replaces nothing.
+    assert runs["checksums"] == whole
+    assert runs["sizes"].finding_count == whole.finding_count + 1
+    capsys.readouterr()
+    main(["archive", "ls", *archive.options])
+    assert "last `archive verify`: sizes 20" in capsys.readouterr().out
+
+
+def test_a_note_of_a_check_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    for content in (b"", b"{}", b"not ours"):
+        archive.store.put(VERIFY_KEY, content)
+        assert load_verifications(archive.store) == {}
+    main(["archive", "verify", *archive.options])
+    assert list(load_verifications(archive.store)) == ["checksums"]

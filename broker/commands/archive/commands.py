@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strandline.broker.cluster.metadata.log_reader import cluster_id_or_damage, salvage_history
-from strandline.broker.commands.archive_tables import WHERE_IT_IS
+from strandline.broker.commands.archive.tables import WHERE_IT_IS
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.coordination.runtime.group_archive import read_group_state
 from strandline.broker.tools.client.confirmation import confirm
@@ -55,6 +55,7 @@ from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.json_document import decode_document, encode_document
 from strandline.storage.remote.manifest.topic_info import DamagedTopic, list_topics, load_topic_info
+from strandline.storage.remote.manifest.verification import Verification, note_verification
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.s3.store import S3Store
 from strandline.storage.tiering.audit.findings import Damage, Finding, PartitionReport
@@ -85,8 +86,8 @@ class VerifyOptions:
 # --- verify ----------------------------------------------------------------------------------
 
 _BRING_BACK = (
-    "bring it back from a version of the bucket; a broker that has the topic writes it again, with"
-    " the first segment that it archives after its next start"
+    "bring it back from a version of the bucket; a broker that has the topic writes it again at its"
+    " next start"
 )
 
 
@@ -129,6 +130,8 @@ def verify(store: ObjectStore, options: VerifyOptions) -> int:
     left = _report(store, reports, troubles, options)
     if not left:
         state.remove()
+    if not options.topic:
+        _remember(store, reports, options.depth, left)
     skipped = f", {counted(state.skipped, 'partition')} done before" if state.skipped else ""
     print(
         f"{counted(len(reports), 'partition')},"
@@ -138,6 +141,23 @@ def verify(store: ObjectStore, options: VerifyOptions) -> int:
         f" {'whole' if not left else counted(left, 'finding')}"
     )
     return DAMAGED if left else 0
+
+
+def _remember(
+    store: ObjectStore, reports: Sequence[PartitionReport], depth: Depth, left: int
+) -> None:
+    """Notes the check in the bucket, for `strandline status`, if it may be written."""
+    done = Verification(
+        depth=depth.value,
+        finished_ms=SystemClock().now_ms(),
+        finding_count=left,
+        segment_count=sum(report.segment_count for report in reports),
+        size_bytes=sum(report.size_bytes for report in reports),
+    )
+    try:
+        note_verification(store, done)
+    except StorageError as error:
+        print(f"strandline: this check is not noted in the bucket: {error}", file=sys.stderr)
 
 
 def _by_size(reports: Sequence[PartitionReport]) -> str:
