@@ -23,6 +23,7 @@ from strandline.broker.tools.client.failures import ToolFailure
 from strandline.broker.tools.client.reading import Key, Place
 from strandline.storage.clock import Clock
 from strandline.storage.model import Offset, TimestampMs
+from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
     from confluent_kafka import Message, TopicPartition
@@ -118,7 +119,7 @@ def lag_of(
         if time_ms is None:
             return GroupLag(
                 records=records,
-                trouble=f"more than {PLACES_MAX:,} partitions are behind, too many to read each",
+                trouble=f"more than {counted(PLACES_MAX, 'partition')} are behind: too many",
             )
         if isinstance(time_ms, ToolFailure):
             return GroupLag(records=records, trouble=str(time_ms))
