@@ -28,6 +28,7 @@ from confluent_kafka.admin import (
     ConfigEntry,
     ConfigResource,
     ConfigSource,
+    ListOffsetsResultInfo,
     MemberAssignment,
     NewPartitions,
     NewTopic,
@@ -53,6 +54,8 @@ Key = tuple[str, int]
 
 # The broker's timeout comes first; ours is a little longer.
 _GRACE_SECONDS = 2.0
+# A broker answers so many in a fraction of their timeout.
+GROUPS_ASKED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,9 +274,37 @@ class Cluster:
         found = self._offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
         return {key: None if offset < 0 else offset for key, offset in found.items()}
 
+    def known_ends(self, partitions: Collection[Key]) -> dict[Key, int | ToolFailure]:
+        """Returns the end of each partition that exists, or why it is not known."""
+        there = self._listing().topics
+        leaders = {
+            key: there[key[0]].partitions[key[1]].leader
+            for key in sorted(partitions)
+            if key[0] in there and key[1] in there[key[0]].partitions
+        }
+        # Asked for the offsets of one without a leader, librdkafka waits for its election.
+        futures = self._offset_futures(
+            [key for key, leader in leaders.items() if leader >= 0], OffsetSpec.latest()
+        )
+        known: dict[Key, int | ToolFailure] = {
+            key: ToolFailure(f"{key[0]}-{key[1]} has no leader") for key in leaders
+        }
+        for key, future in futures.items():
+            try:
+                known[key] = _offset(key, future)
+            except ToolFailure as failure:
+                known[key] = failure
+        return known
+
     def _offsets(
         self, partitions: Sequence[Key], spec: OffsetSpec, *, committed_only: bool = False
     ) -> dict[Key, int]:
+        futures = self._offset_futures(partitions, spec, committed_only=committed_only)
+        return {key: _offset(key, future) for key, future in futures.items()}
+
+    def _offset_futures(
+        self, partitions: Sequence[Key], spec: OffsetSpec, *, committed_only: bool = False
+    ) -> dict[Key, Future[ListOffsetsResultInfo]]:
         if not partitions:
             return {}
         futures = self._admin.list_offsets(
@@ -283,14 +314,7 @@ class Cluster:
                 IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
             ),
         )
-        return {
-            (place.topic, place.partition): int(
-                _result(
-                    future, f"cannot read the offsets of {place.topic}-{place.partition}"
-                ).offset
-            )
-            for place, future in futures.items()
-        }
+        return {(place.topic, place.partition): future for place, future in futures.items()}
 
     # --- groups ------------------------------------------------------------------------------
 
@@ -335,19 +359,27 @@ class Cluster:
 
     def committed(self, group: str) -> dict[Key, int]:
         """Returns all committed offsets of the group."""
-        futures = self._admin.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group)], request_timeout=REQUEST_SECONDS_MAX
-        )
-        what = f"cannot read the offsets of group {group!r}"
-        group_offsets = _result(futures[group], what)
-        for place in group_offsets.topic_partitions:
-            if place.error is not None:
-                raise _failure(place.error, what)
-        return {
-            (place.topic, place.partition): place.offset
-            for place in group_offsets.topic_partitions
-            if place.offset >= 0
-        }
+        committed = self.committed_of([group])[group]
+        if isinstance(committed, ToolFailure):
+            raise committed
+        return committed
+
+    def committed_of(self, groups: Sequence[str]) -> dict[str, dict[Key, int] | ToolFailure]:
+        """Returns all committed offsets of each group, or why they are not known."""
+        known: dict[str, dict[Key, int] | ToolFailure] = {}
+        for first in range(0, len(groups), GROUPS_ASKED_AT_ONCE):
+            # The library takes one group for a call; the calls do not wait for each other.
+            futures: dict[str, Future[ConsumerGroupTopicPartitions]] = {}
+            for group in groups[first : first + GROUPS_ASKED_AT_ONCE]:
+                futures |= self._admin.list_consumer_group_offsets(
+                    [ConsumerGroupTopicPartitions(group)], request_timeout=REQUEST_SECONDS_MAX
+                )
+            for group, future in futures.items():
+                try:
+                    known[group] = _committed(group, future)
+                except ToolFailure as failure:
+                    known[group] = failure
+        return known
 
     def group_state(
         self, group: str, partitions: Sequence[Key], moment_ms: TimestampMs | None = None
@@ -409,6 +441,19 @@ def _cluster_topic(found: TopicDescription) -> ClusterTopic:
             for place in found.partitions
         ),
     )
+
+
+def _offset(key: Key, future: Future[ListOffsetsResultInfo]) -> int:
+    return int(_result(future, f"cannot read the offsets of {key[0]}-{key[1]}").offset)
+
+
+def _committed(group: str, future: Future[ConsumerGroupTopicPartitions]) -> dict[Key, int]:
+    what = f"cannot read the offsets of group {group!r}"
+    places = _result(future, what).topic_partitions or ()
+    for place in places:
+        if place.error is not None:
+            raise _failure(place.error, what)
+    return {(place.topic, place.partition): place.offset for place in places if place.offset >= 0}
 
 
 def _assigned(assignment: MemberAssignment | None) -> list[TopicPartition]:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from strandline.storage.model import TimestampMs
 
-Json: TypeAlias = "str | int | bool | Sequence[Json] | Mapping[str, Json] | None"
+Json: TypeAlias = "str | int | float | bool | Sequence[Json] | Mapping[str, Json] | None"
 
 
 def print_json(document: Json) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
+from strandline.broker.tools.client.lags import GroupLag, group_lags
 from strandline.broker.tools.client.printing import Json, print_json, remark, say
 from strandline.broker.tools.client.resets import (
     PartitionState,
@@ -38,7 +39,7 @@ from strandline.broker.tools.commands.options import (
     add_yes,
 )
 from strandline.storage.clock import SystemClock
-from strandline.storage.plurals import counted
+from strandline.storage.plurals import counted, human_seconds
 
 if TYPE_CHECKING:
     from strandline.broker.tools.client.cluster import Cluster, GroupView, Key, MemberView
@@ -49,7 +50,7 @@ DEAD = "DEAD"
 
 _EXAMPLES = """
 examples:
-  strandline group list
+  strandline group list                                   # which group is behind, and since when
   strandline group describe billing                       # how far behind is it, and who reads what
   strandline group reset-offsets billing --topic orders --to-earliest            # prints the plan
   strandline group reset-offsets billing --topic orders --to-earliest --execute  # does it
@@ -64,7 +65,7 @@ examples:
 def add_group(commands: Commands) -> None:
     group = command_parser(commands, "group", "consumer groups: lag, members, offsets", _EXAMPLES)
     action = partial(action_parser, add_actions(group), _EXAMPLES)
-    add_json(action("list", "one line per group", _list))
+    add_json(action("list", "one line per group, with its lag in records and in time", _list))
 
     describe = action("describe", "lag per partition, and who reads it", _describe)
     add_json(describe)
@@ -109,20 +110,49 @@ def add_group(commands: Commands) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     """Prints one line per group."""
-    lines = connect(chosen_connection(options)).group_lines()
+    connection = chosen_connection(options)
+    cluster = connect(connection)
+    lines = cluster.group_lines()
+    lags = group_lags(cluster, connection, [line.group for line in lines], SystemClock())
     if options.json:
         print_json(
-            [{"group": line.group, "state": line.state, "type": line.kind} for line in lines]
+            [
+                {
+                    "group": line.group,
+                    "state": line.state,
+                    "type": line.kind,
+                    "lag": lags[line.group].records,
+                    "lag_seconds": lags[line.group].age_s,
+                }
+                for line in lines
+            ]
         )
     elif not lines:
         remark("no groups yet; one comes into being when a consumer joins it or commits")
     else:
         print_table(
             "",
-            ("group", "state", "type"),
-            [(line.group, line.state.lower(), line.kind.lower()) for line in lines],
+            (
+                *("group", "state", "type"),
+                *(Column(name="lag", is_right=True), Column(name="oldest unread", is_right=True)),
+            ),
+            [
+                (line.group, line.state.lower(), line.kind.lower(), *_lag_cells(lags[line.group]))
+                for line in lines
+            ],
         )
+    troubles = [lag.trouble for lag in lags.values() if lag.trouble]
+    if troubles:
+        remark(f"lag not known of {counted(len(troubles), 'group')}: {troubles[0]}")
     return 0
+
+
+def _lag_cells(lag: GroupLag) -> tuple[object, object]:
+    unknown = "not known" if lag.trouble else None
+    return (
+        unknown if lag.records is None else lag.records,
+        unknown if lag.age_s is None else human_seconds(lag.age_s),
+    )
 
 
 def _describe(options: argparse.Namespace) -> int:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from strandline.broker.cli import main
 from strandline.broker.tools.client import connection, reading
 from strandline.broker.tools.commands import consume
+from strandline.storage.clock import SystemClock
 from tests.support.broker import BrokerProcess, eventually
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
@@ -225,6 +227,61 @@ def test_a_group_goes_on_where_it_stopped_and_is_moved_by_hand(shell: Shell, nam
     shell.run("group", "delete", group, "--yes")
     shell.run("group", "describe", group, code=1)
     assert "no group" in shell.complaint
+
+
+def test_the_list_tells_how_many_records_each_group_is_behind_and_since_when(
+    shell: Shell, name: str, broker: BrokerProcess
+) -> None:
+    day_ms = 86_400_000
+    noon_ms = SystemClock().now_ms() - day_ms // 2
+    shell.run("topic", "create", name, "--partitions", "2")
+    for partition, ages_days in enumerate([(9, 7, 5), (3, 3, 3, 3, 3)]):
+        lines = [json.dumps({"value": "v", "timestamp": noon_ms - n * day_ms}) for n in ages_days]
+        stdin = "\n".join(lines).encode()
+        shell.run("produce", name, "--json", "--partition", str(partition), stdin=stdin)
+
+    def move(group: str, *target: str) -> None:
+        shell.run("group", "reset-offsets", f"{name}-{group}", *target, "--execute")
+
+    def listed() -> dict[str, tuple[int, float]]:
+        return {
+            line["group"].removeprefix(f"{name}-"): (
+                line["lag"],
+                line["lag_seconds"] * 1e3 // day_ms,
+            )
+            for line in shell.json("group", "list")
+            if line["group"].startswith(name)
+        }
+
+    move("first", "--topic", name, "--to-earliest")
+    move("middle", "--topic", f"{name}:0", "--to-offset", "2")
+    move("middle", "--topic", f"{name}:1", "--to-earliest")
+    move("last", "--topic", name, "--to-latest")
+    # The fewer records of partition 0 are the older ones.
+    assert listed() == {"first": (8, 9), "middle": (6, 5), "last": (0, 0)}
+    lines = shell.run("group", "list").splitlines()
+    (first,) = [line.split() for line in lines if f"{name}-first" in line]
+    assert first[1:] == ["empty", "classic", "8", "9", "d", "12", "h"]
+
+    # Kafka's tool counts deleted records too; the oldest record is the oldest that is there.
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for future in admin.delete_records([TopicPartition(name, 0, 1)]).values():
+        future.result(30)
+    assert listed()["first"] == (8, 7)
+
+
+def test_a_group_with_the_marker_of_a_transaction_before_it_has_nothing_old_to_read(
+    shell: Shell, name: str, broker: BrokerProcess
+) -> None:
+    shell.run("topic", "create", name)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(name, b"v")
+    producer.commit_transaction(30)
+    shell.run("group", "reset-offsets", name, "--topic", name, "--to-offset", "1", "--execute")
+    (line,) = [group for group in shell.json("group", "list") if group["group"] == name]
+    assert (line["lag"], line["lag_seconds"]) == (1, 0)
 
 
 def test_the_offsets_of_a_group_with_members_are_left_alone(
