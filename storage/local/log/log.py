@@ -778,7 +778,9 @@ class LocalLog:
     def _sync(self, segment: LogSegment | None, cut_count: int) -> None:
         # Read before the sync: records appended meanwhile belong to the next flush.
         end_offset = self.recovery_point if segment is None else self._end_of(segment)
-        names_unsynced, self._names_unsynced = self._names_unsynced, False
+        # Only a mark that was seen is taken away: a roll may set it at any moment.
+        if names_unsynced := self._names_unsynced:
+            self._names_unsynced = False
         try:
             if segment is not None:
                 segment.sync()
