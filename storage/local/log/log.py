@@ -486,6 +486,8 @@ class LocalLog:
     def _index_aborted(self, segment: LogSegment, completed: CompletedTransaction | None) -> None:
         if completed is not None and completed.aborted:
             segment.txn_index.append(aborted_entry(completed, self.producers.first_open_offset))
+            # The file may be new.
+            self._names_unsynced = True
 
     def _append_replicated(self, records: memoryview) -> AppendInfo:
         """Appends batches of another broker with their offsets and epochs."""
