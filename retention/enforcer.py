@@ -179,7 +179,9 @@ class RetentionEnforcer:
         self._searched_ms[unified_log.topic_partition] = now_ms
         first_kept = await unified_log.find_timestamp(cutoff_ms + 1)
         if first_kept is not None:
-            self._move_log_start(unified_log, min(first_kept.offset, gate), DropReason.AGE)
+            # Not past the segment: the next one may be of records without a time, and young.
+            end_offset = min(first_kept.offset, entry.end_offset, gate)
+            self._move_log_start(unified_log, end_offset, DropReason.AGE)
 
     def _move_log_start(self, unified_log: UnifiedLog, offset: Offset, reason: DropReason) -> None:
         if offset <= unified_log.log_start_offset:

@@ -486,6 +486,8 @@ class LocalLog:
     def _index_aborted(self, segment: LogSegment, completed: CompletedTransaction | None) -> None:
         if completed is not None and completed.aborted:
             segment.txn_index.append(aborted_entry(completed, self.producers.first_open_offset))
+            # The file may be new.
+            self._names_unsynced = True
 
     def _append_replicated(self, records: memoryview) -> AppendInfo:
         """Appends batches of another broker with their offsets and epochs."""
@@ -778,7 +780,9 @@ class LocalLog:
     def _sync(self, segment: LogSegment | None, cut_count: int) -> None:
         # Read before the sync: records appended meanwhile belong to the next flush.
         end_offset = self.recovery_point if segment is None else self._end_of(segment)
-        names_unsynced, self._names_unsynced = self._names_unsynced, False
+        # Only a mark that was seen is taken away: a roll may set it at any moment.
+        if names_unsynced := self._names_unsynced:
+            self._names_unsynced = False
         try:
             if segment is not None:
                 segment.sync()

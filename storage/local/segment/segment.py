@@ -532,10 +532,16 @@ class LogSegment:
         self.apply_config(config)
 
     def sync(self) -> None:
-        """fsync of the log, and of everything once it is sealed. Blocks: not on the loop."""
+        """fsync of the log, and of everything once it is sealed. Blocks: not on the loop.
+
+        Of the other files only the transaction index is always synced with it: a start that trusts
+        the log finds out that an index is missing or torn, and not that there were aborts.
+        """
         # Read before the sync: a segment that is sealed meanwhile is synced again next time.
         was_sealed = not self.is_active
         self.file().sync()
+        if not was_sealed and len(self.txn_index):
+            _sync_if_there(self.txn_index_path)
         if was_sealed:
             self.sync_indexes()
             _sync_if_there(self.snapshot_path)

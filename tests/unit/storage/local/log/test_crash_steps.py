@@ -23,8 +23,9 @@ import pytest
 
 from strandline.storage import files
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.records.batch.marker import MarkerType
 from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import (
     NOW_MS,
@@ -33,6 +34,7 @@ from tests.unit.storage.local.builders import (
     assert_dense,
     batch,
     fill,
+    marker,
     open_log,
     read_bytes,
 )
@@ -93,7 +95,8 @@ class Disk:
                 size = path.stat().st_size
                 kept = self.synced_bytes.get(path, 0)
                 if size > kept:
-                    os.truncate(path, chance.randint(kept, size))
+                    # File systems that allocate late lose all of it more often than a part.
+                    os.truncate(path, chance.choice([kept, chance.randint(kept, size)]))
 
 
 @contextmanager
@@ -149,16 +152,30 @@ class Run:
     attempted: list[bytes] = field(default_factory=list)
     acknowledged: int = 0
     synced_offset: int = 0
+    # Where the records of the idempotent producer end, and its next sequence there.
+    sequences: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    # The first offset and the one of its marker, of every transaction that was aborted.
+    aborted: list[tuple[int, int]] = field(default_factory=list)
     log: LocalLog | None = None
+
+    def append(
+        self, log: LocalLog, records: memoryview, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> None:
+        """Appends a batch under an epoch that grows now and then."""
+        self.attempted.append(b"")
+        try:
+            log.append(records, leader_epoch=len(self.attempted) // 4, origin=origin)
+        finally:
+            self.attempted[-1] = bytes(records)
+        self.acknowledged += 1
 
 
 def run_history(seed: int, dirs: LogDirs, run: Run) -> None:
-    """Appends of all sizes, flushes, rolls and checkpoints; the same ones for the same seed."""
+    """Appends of all sizes, aborts, flushes, rolls, checkpoints; the same for the same seed."""
     chance = random.Random(seed)
     log = run.log = dirs.create_log(PARTITION, TOPIC_ID, CONFIG)
-    sequence = 0
     for _ in range(10):
-        match chance.choice(["append"] * 6 + ["flush", "roll", "checkpoint", "epoch"]):
+        match chance.choice(["append"] * 6 + ["flush", "roll", "checkpoint", "abort"]):
             case "flush":
                 log.flush()
                 run.synced_offset = log.recovery_point
@@ -166,8 +183,18 @@ def run_history(seed: int, dirs: LogDirs, run: Run) -> None:
                 log.roll()
             case "checkpoint":
                 dirs.write_checkpoints({}, {})
+            case "abort":
+                first = log.end_offset
+                sequence = len(run.aborted)
+                records = batch(
+                    producer_id=8, producer_epoch=0, base_sequence=sequence, transactional=True
+                )
+                run.append(log, records, AppendOrigin.COORDINATOR)
+                run.aborted.append((first, first + 1))
+                run.append(log, marker(MarkerType.ABORT, producer_id=8), AppendOrigin.COORDINATOR)
             case _:
                 count = chance.randint(1, 4)
+                sequence = run.sequences[-1][1]
                 records = batch(
                     timestamps_ms=[NOW_MS + chance.randint(0, 500) for _ in range(count)],
                     value_bytes=chance.choice([0, 20, 300]),
@@ -175,13 +202,8 @@ def run_history(seed: int, dirs: LogDirs, run: Run) -> None:
                     producer_epoch=0,
                     base_sequence=sequence,
                 )
-                run.attempted.append(b"")
-                try:
-                    log.append(records, leader_epoch=len(run.attempted) // 4)
-                finally:
-                    run.attempted[-1] = bytes(records)
-                run.acknowledged += 1
-                sequence += count
+                run.sequences.append((log.end_offset + count, sequence + count))
+                run.append(log, records)
 
 
 def open_dirs(folder: Path) -> LogDirs:
@@ -219,7 +241,10 @@ def stop_and_open(folder: Path, seed: int, stop_at: int, *, power_fails: bool) -
         assert len(content) >= safe, f"acknowledged records are gone: {where}"
     assert_dense(found)
     entry = found.producers.entries.get(7)
-    assert (entry.next_sequence if entry else 0) == found.end_offset, where
+    sequence = max(after for end, after in run.sequences if end <= found.end_offset)
+    assert (entry.next_sequence if entry else 0) == sequence, where
+    aborted = [(one.first_offset, one.last_offset) for one in found.aborted_transactions(0, 2**62)]
+    assert aborted == [one for one in run.aborted if one[1] < found.end_offset], where
     fill(found, 2, record_count=2)
     assert_dense(found)
     again.close()

@@ -17,12 +17,14 @@ from strandline.storage.local.formats.epoch_cache import LeaderEpochCache
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import EpochStart
+from strandline.storage.records.batch.marker import MarkerType
 from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import (
     NOW_MS,
     PARTITION,
     TOPIC_ID,
     append,
+    append_marker,
     batch,
     fill,
     open_log,
@@ -89,6 +91,19 @@ def test_a_flush_syncs_logs_before_their_indexes_and_the_folder(
     fill(log, 1)
     log.flush()
     assert syncs.taken() == [active.log_path.name]
+
+
+def test_aborts_are_synced_with_their_markers(tmp_path: Path, syncs: Syncs) -> None:
+    """Closed where it was synced, a segment is trusted: nothing else would tell of the aborts."""
+    log = open_log(tmp_path / "t-0", config=CONFIG)
+    fill(log, 1)
+    log.flush()
+    append(log, batch(producer_id=8, producer_epoch=0, base_sequence=0, transactional=True))
+    append_marker(log, MarkerType.ABORT, producer_id=8)
+    syncs.taken()
+    log.flush()
+    (segment,) = log.segments
+    assert syncs.taken() == [segment.log_path.name, segment.txn_index_path.name, "t-0"]
 
 
 def test_a_flush_up_to_the_end_of_a_segment_syncs_nothing_behind_it(

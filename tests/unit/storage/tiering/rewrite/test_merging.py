@@ -292,6 +292,27 @@ async def test_retention_passes_old_records_of_a_segment_that_spans_too_much(
 
 
 @asynchronous
+async def test_retention_passes_no_young_segment_behind_one_that_spans_too_much(
+    tmp_path: Path,
+) -> None:
+    """Records without a time are as old as their upload, wherever the next one with a time is."""
+    config = replace(CONFIG, retention_ms=80_000, segment_ms=1_000)
+    async with Rig(tmp_path, config=config) as rig:
+        # The newest record of the first segment is deleted, the old ones behind it are not.
+        rig.produce(1)
+        rig.produce(4, timestamp_ms=rig.clock.now_ms() - 300_000)
+        rig.roll()
+        rig.produce(10, timestamp_ms=-100)
+        rig.seal()
+        rig.produce(10)
+        rig.roll()
+        rig.log.delete_records(2)
+        await rig.settle()
+        await rig.settle()
+        assert rig.log.log_start_offset == 5
+
+
+@asynchronous
 async def test_retention_looks_into_a_segment_a_few_times_in_the_life_of_its_records(
     tmp_path: Path,
 ) -> None:
