@@ -11,8 +11,9 @@ MAKEFLAGS += --no-print-directory
 VENV ?= .venv
 MINISTACK_VENV ?= .venv-ministack
 PYTEST_ARGS ?=
-# Most tests wait for other processes; each worker has servers of its own.
-TEST_WORKERS ?= 3
+# Most tests wait for other processes half of their time. Each worker has servers of its own, which
+# take memory: there are eight at most.
+TEST_WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? 2 * cores : 8)))
 BENCH_ARGS ?=
 DEMO_ARGS ?=
 COMPAT_ARGS ?=
@@ -82,7 +83,7 @@ test-faults: $(DEV) ## planted faults of the tiers, each searched for from the f
 		tests/unit/storage/tiering/rewrite/test_compacted_history.py tests/unit/storage/tiering/test_planted_faults.py
 
 # Loaded into the tests and into the brokers that they start.
-LATE_SYNCS := build/late_syncs.so
+LATE_SYNCS := bench-data/late_syncs.so
 
 $(LATE_SYNCS): tests/support/late_syncs.c
 	@scripts/commands cc

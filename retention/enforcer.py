@@ -8,9 +8,10 @@ One round:
     4 free     local segments: archived ones by local.retention.*, all below the log start
     5 unlink   files whose delay is over; the time used for the decisions is noted
 
-An archived segment may span more time than retention allows a merge: it is one of an older release,
-of times before retention.ms was lowered, or of a slow topic. Eight times in its retention, 2 looks
-for the first record that stays, and moves the log start to it, inside the segment.
+An archived segment may span more time than a segment of the topic does, and retention allows a
+merge: it was merged by an older release, or before retention.ms was lowered. Then 2 looks for the
+first record that stays, eight times in its retention at most, and moves the log start to it, inside
+the segment.
 
 3 comes before 4: a local segment that was never archived may only be deleted once its log start
   cannot come back after a crash. And without a checkpoint a start cannot know that there was an
@@ -171,7 +172,9 @@ class RetentionEnforcer:
             return
         cutoff_ms = now_ms - config.retention_ms
         entry = await remote.find_entry(unified_log.log_start_offset)
-        if entry is None or cutoff_ms < 0 or not entry.oldest_ms <= cutoff_ms < entry.newest_ms:
+        # What one segment spans by itself is as in Kafka.
+        late_ms = span_ms + config.segment_age_ms_max
+        if entry is None or not 0 <= entry.oldest_ms < cutoff_ms - late_ms:
             return
         self._searched_ms[unified_log.topic_partition] = now_ms
         first_kept = await unified_log.find_timestamp(cutoff_ms + 1)

@@ -113,6 +113,15 @@ class ReadOnlyReplica(RecordsRejected):
     kafka_code = 44  # POLICY_VIOLATION
 
 
+class ArchiveLost(RecordsRejected):
+    """Another broker owns this one's archive, so that the records would lie on one disk alone.
+
+    As of a replica: producers fail, and do not try again.
+    """
+
+    kafka_code = 44  # POLICY_VIOLATION
+
+
 class FencedLeaderEpoch(RecordsRejected):
     """The client's leader epoch is older than ours."""
 

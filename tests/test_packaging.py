@@ -92,7 +92,7 @@ def test_wheel_holds_every_module_and_nothing_else(wheel: Path) -> None:
         for entry in names
         if entry.endswith(".py")
     }
-    assert modules == source_modules() | {"strandline.__main__"}
+    assert modules == source_modules() | {"strandline.__main__", "pyspark_strandline"}
     others = {entry for entry in names if not entry.endswith(".py") and ".dist-info/" not in entry}
     # The reader inside Spark's JVM, once `make` built it; not what it is built of.
     built = {f"strandline/{path.relative_to(ROOT)}" for path in (ROOT / JVM).glob("*.jar")}

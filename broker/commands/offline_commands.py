@@ -367,19 +367,22 @@ COMMANDS: Mapping[str, Callable[[Commands], None]] = {
 
 
 def _bucket(options: argparse.Namespace) -> ObjectStore:
+    from strandline.broker.commands.store_silence import watched
     from strandline.storage.remote.open_store import open_store
 
-    return open_store(options.remote, endpoint_url=options.endpoint_url, region=options.region)
+    return watched(
+        open_store(options.remote, endpoint_url=options.endpoint_url, region=options.region)
+    )
 
 
 def _archive_ls(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_tables import print_partitions
+    from strandline.broker.commands.archive.tables import print_partitions
 
     return print_partitions(_bucket(options), topic=options.topic, as_json=options.json)
 
 
 def _archive_show(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_tables import print_segments
+    from strandline.broker.commands.archive.tables import print_segments
 
     return print_segments(
         _bucket(options), topic=options.topic, partition=options.partition, as_json=options.json
@@ -400,7 +403,7 @@ def _lake_plan(options: argparse.Namespace) -> int:
 
 
 def _archive_verify(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_commands import VerifyOptions, verify
+    from strandline.broker.commands.archive.commands import VerifyOptions, verify
     from strandline.storage.tiering.audit.scrub import Depth
 
     depth = Depth.EVERYTHING if options.deep else Depth.CHECKSUMS
@@ -418,7 +421,7 @@ def _archive_verify(options: argparse.Namespace) -> int:
 
 
 def _archive_usage(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_usage import print_usage
+    from strandline.broker.commands.archive.usage import print_usage
 
     return print_usage(
         _bucket(options),
@@ -428,7 +431,7 @@ def _archive_usage(options: argparse.Namespace) -> int:
 
 
 def _archive_retention(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_retention import print_retention
+    from strandline.broker.commands.archive.retention import print_retention
 
     given: str | None = options.retention_ms
     retention_ms = None
@@ -448,7 +451,7 @@ def _archive_retention(options: argparse.Namespace) -> int:
 
 
 def _archive_orphans(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_orphans import orphans
+    from strandline.broker.commands.archive.orphans import orphans
 
     return orphans(
         _bucket(options),
@@ -461,7 +464,7 @@ def _archive_orphans(options: argparse.Namespace) -> int:
 
 
 def _archive_lifecycle(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.archive_commands import lifecycle
+    from strandline.broker.commands.archive.commands import lifecycle
 
     return lifecycle(_bucket(options), apply=options.apply)
 

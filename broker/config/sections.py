@@ -282,6 +282,13 @@ class ArchiveConfig:
         "Ms between two writes of changed group offsets to the bucket; a restore reads them there.",
         minimum=1,
     )
+    refuses_if_lost: bool = key(
+        "strandline.remote.lost.refuse.produce",
+        BOOLEAN,
+        False,
+        "Refuses Produce to tiered topics (POLICY_VIOLATION) once another broker owns this one's"
+        " archive: the records would lie on this disk alone. Reads go on.",
+    )
     check_interval_ms: int = key(
         "strandline.remote.check.interval.ms",
         LONG,

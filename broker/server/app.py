@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from enum import Enum
 from functools import partial
@@ -87,6 +87,7 @@ from strandline.storage.tiering.partition.config import TieringConfig
 if TYPE_CHECKING:
     from strandline.broker.server.archive_upkeep import ArchiveClaim, ArchiveUpkeep
     from strandline.broker.server.remote_tier import RemoteTier
+    from strandline.storage.tiering.policy.retry import RetryState
 
 log = logging.getLogger(__name__)
 
@@ -476,6 +477,8 @@ class Broker:
             tiering=remote.manager if remote else None,
             cold_reader=remote.reader if remote else None,
             cold_pace=self._cold_pace,
+            failing=self._failing_upkeep,
+            replica_lag_s=self._replica_lag_s,
             mirror_lag=lambda: self._metadata_log.statistics().mirror_lag,
             state_exposures=lambda: self._archive.state_exposures() if self._archive else {},
             verifications=lambda: self._archive.verifications if self._archive else None,
@@ -496,6 +499,16 @@ class Broker:
             "metrics are served",
             extra={"fields": {"host": listener.host or "0.0.0.0", "port": port}},
         )
+
+    def _failing_upkeep(self) -> Iterator[RetryState]:
+        if self._remote is not None:
+            yield from self._remote.manager.failing
+        if self._archive is not None:
+            yield from self._archive.failing()
+
+    def _replica_lag_s(self) -> float | None:
+        """Seconds since this broker had all that its origin archived; None: it is no replica."""
+        return None
 
     def _why_not_ready(self) -> str:
         """Returns why clients cannot be served; empty if they can."""

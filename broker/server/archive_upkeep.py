@@ -375,9 +375,10 @@ class ArchiveUpkeep:
         self._tiering = tiering
         self._metadata_log = metadata_log
         self._workers = workers
-        self._clock = clock
         self._groups_interval_ms = groups_interval_ms
         self._check_interval_ms = check_interval_ms
+        state = partial(RetryState, policy=RetryPolicy(), clock=clock)
+        self._mirroring, self._looking = state("mirror", "metadata"), state("look", "archive")
         self._groups, self._transactions = (
             GroupArchive(
                 store,
@@ -400,7 +401,7 @@ class ArchiveUpkeep:
         Until the owner of the archive is known, it only claims: partitions may wait for that, and
         the first `mirror_once` reads the whole mirror, with a request for each entry.
         """
-        mirroring = RetryState("mirror", "metadata", policy=RetryPolicy(), clock=self._clock)
+        mirroring = self._mirroring
         while True:
             # A broker that lost the archive must not claim it again if the metadata are deleted.
             is_lost = not (self._tiering.ownership.is_ours or self._tiering.ownership.is_unknown)
@@ -429,7 +430,7 @@ class ArchiveUpkeep:
 
     async def check_forever(self) -> None:
         """Rewrites deleted objects outside the topics' folders."""
-        looking = RetryState("look", "archive", policy=RetryPolicy(), clock=self._clock)
+        looking = self._looking
         while True:
             await self._look_up_verifications()
             await asyncio.sleep(self._check_interval_ms / 1000)
@@ -464,6 +465,11 @@ class ArchiveUpkeep:
             OFFSETS_TOPIC: self._groups.exposures(),
             TRANSACTION_TOPIC: self._transactions.exposures(),
         }
+
+    def failing(self) -> list[RetryState]:
+        """The uploads and checks that fail now."""
+        alone = (*self._mirroring.failing, *self._looking.failing)
+        return [*self._groups.failing, *self._transactions.failing, *alone]
 
     def deleted_counts(self) -> Mapping[str, int]:
         """Counts of deleted objects outside the topics' folders, by kind."""

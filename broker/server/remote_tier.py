@@ -56,7 +56,10 @@ class RemoteTier:
             on_topic_purged=lambda info: on_topic_purged(info.topic_id),
             on_restarted=on_restarted,
             # A read-only replica changes no archive, so it needs no claim.
-            ownership=Ownership(OwnershipState.OURS if tiering.follows else OwnershipState.UNKNOWN),
+            ownership=Ownership(
+                OwnershipState.OURS if tiering.follows else OwnershipState.UNKNOWN,
+                refuses_if_lost=config.archive.refuses_if_lost,
+            ),
             alterations=alterations,
         )
 

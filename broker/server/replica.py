@@ -75,6 +75,8 @@ class ReplicaBroker(Broker):
         # A read of the mirror is due.
         self._is_behind = False
         self._following: FollowingMetadata
+        # The start of the last poll, and of the last one of which everything was taken over.
+        self._polled_s = self._caught_up_s = clock.monotonic_s()
 
     async def start(self) -> None:
         """Runs all steps before the ready line. Raises StrandlineError."""
@@ -164,10 +166,22 @@ class ReplicaBroker(Broker):
             await asyncio.sleep(self._config.replica.poll_ms / 1000)
             await self._poll(tiering, state)
 
+    def _replica_lag_s(self) -> float | None:
+        self._note_caught_up()
+        return self._clock.monotonic_s() - self._caught_up_s
+
+    def _note_caught_up(self) -> None:
+        assert self._remote is not None
+        if not self._is_behind and not self._remote.manager.is_following:
+            self._caught_up_s = self._polled_s
+
     async def _poll(self, tiering: TieringManager, state: RetryState) -> None:
+        self._note_caught_up()
+        polled_s = self._clock.monotonic_s()
         changes = await self._in(self._workers.changes, self._changes.poll)
         if tiering.apply_changes(changes):
             self._changes.doubt()
+        self._polled_s = polled_s
         is_newer = changes.metadata_version > self._following.origin_version
         self._is_behind |= is_newer or changes.is_everything
         if self._is_behind:

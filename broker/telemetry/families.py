@@ -144,6 +144,10 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         absent otherwise.
     strandline_remote_delete_failing_seconds{topic, partition, error}
         Seconds for which deleting in the archive has failed; absent otherwise.
+    strandline_remote_upkeep_failing_seconds{activity, subject, error}
+        Seconds for which other work for the archive has failed: `purge` of a deleted topic, uploads
+        of `groups`, `transactions`, of metadata (`mirror`) and of changes.json (`list`), and the
+        `look` for deleted objects; absent otherwise.
     strandline_remote_copy_waiting_segments{topic, reason}
         Closed segments that are not archived, by reason: `next` and `queued` wait for their copy,
         `unstable` for the end of an open transaction, `uncleaned` for the cleaner, `delayed` for
@@ -184,6 +188,9 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
     strandline_remote_lacking{request}
         1 for each kind of request that the object store refused, so that the broker does it in
         another way: `checksums`, `multipart`, `batch_delete`.
+    strandline_replica_lag_seconds
+        On a read-only replica alone: seconds since it had all that its origin had archived, as far
+        as the bucket says. It has none of the next three metrics.
     strandline_remote_archive_owned
         1 if this broker owns the archive; 0 until it knows that, and once another broker owns it.
     strandline_metadata_mirror_lag

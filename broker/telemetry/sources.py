@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from strandline.storage.remote.reader.cold_reader import ColdReader
     from strandline.storage.tiering.log.exposure import Exposure
     from strandline.storage.tiering.manager.manager import TieringManager
+    from strandline.storage.tiering.policy.retry import RetryState
 
 
 class SessionFigures(Protocol):
@@ -62,6 +63,9 @@ class Sources:
     tiering: TieringManager | None = None
     cold_reader: ColdReader | None = None
     cold_pace: ColdPace | None = None
+    # The work for the archive that fails and is of no partition.
+    failing: Callable[[], Iterable[RetryState]] = tuple
+    replica_lag_s: Callable[[], float | None] = lambda: None
     mirror_lag: Callable[[], int] = lambda: 0
     # By topic, what only this machine has of the state of groups and transactions.
     state_exposures: Callable[[], Mapping[str, Iterable[Exposure | None]]] = dict

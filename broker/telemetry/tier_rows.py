@@ -100,6 +100,16 @@ def tier_rows(
                 for where, failure in failing[: sources.partitions_max]
             ],
         )
+    upkeep = sorted(
+        ((state.activity, state.subject, state.failure.kind), now_s - state.failure.since_s)
+        for state in sources.failing()
+        if state.failure is not None
+    )
+    left_out["upkeep failures"] = max(0, len(upkeep) - sources.partitions_max)
+    yield row_of(
+        "strandline_remote_upkeep_failing_seconds",
+        [Sample(round(for_s, 3), labels) for labels, for_s in upkeep[: sources.partitions_max]],
+    )
     left_out["open transactions"] = max(0, len(sums.held) - sources.partitions_max)
     yield row_of(
         "strandline_remote_copy_held_seconds",
@@ -119,12 +129,11 @@ def tier_rows(
     yield row_of(
         "strandline_remote_lacking", [Sample(1, (name,)) for name in sorted(sources.lacks())]
     )
-    yield single("strandline_remote_archive_owned", int(sources.tiering.ownership.is_ours))
-    yield single("strandline_metadata_mirror_lag", sources.mirror_lag())
-    yield row_of(
-        "strandline_remote_deleted_objects_total",
-        [Sample(count, (what,)) for what, count in sources.deleted_counts().items()],
-    )
+    lag_s = sources.replica_lag_s()
+    if lag_s is not None:
+        yield single("strandline_replica_lag_seconds", round(lag_s, 3))
+    else:
+        yield from _ownership(sources, sources.tiering)
     verified = sources.verifications()
     if verified is not None:
         yield row_of(
@@ -147,6 +156,16 @@ def tier_rows(
         yield single(f"kafka_server_delayedremote{what}metrics_expires_total", waits.expired)
     yield from _store_requests(sources)
     yield from _cold_reads(sources)
+
+
+def _ownership(sources: Sources, tiering: TieringManager) -> Iterator[Row]:
+    """What a broker has in its archive; a read-only replica has none."""
+    yield single("strandline_remote_archive_owned", int(tiering.ownership.is_ours))
+    yield single("strandline_metadata_mirror_lag", sources.mirror_lag())
+    yield row_of(
+        "strandline_remote_deleted_objects_total",
+        [Sample(count, (what,)) for what, count in sources.deleted_counts().items()],
+    )
 
 
 def _health(health: StoreHealth, now_s: float) -> Iterator[Row]:

@@ -62,9 +62,9 @@ Each difference is intentional:
   refused. A partition with
   an error still gets its high watermark, last stable offset and log start, where the broker knows
   them. For a topic with `compression.type=zstd`, Fetch before 10 gets UNSUPPORTED_COMPRESSION_TYPE,
-  as in Kafka before 4.
-* **Produce** accepts a batch whose base offset is not 0. Of records behind the first one of a batch
-  it reads lengths and times only, where the topic does not require more
+  as in Kafka before 4. From the archive it gets the batches of zstd decompressed.
+* **Produce** accepts a batch whose base offset is not 0. Of records it reads
+  lengths and times only, where the topic does not require more
   ([decision 5](../decisions/0005-append.md)): Kafka also refuses a wrong key or header in them, and
   renumbers the offsets of compressed ones. A batch that decompresses to more than 512 MiB gets
   MESSAGE_TOO_LARGE. It refuses a batch that declares log append time; Kafka accepts it if the

@@ -96,7 +96,7 @@ OPERATOR = (
     ),
     Question(
         "How do I rotate a password or the credentials of S3?",
-        "how-to/secure.md#passwords",
+        "how-to/secure.md#rotate-a-password-or-the-credentials-of-s3",
         "the next login needs it",
     ),
     Question(

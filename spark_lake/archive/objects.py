@@ -67,8 +67,8 @@ SHORT_OBJECT_HINT = (
     " out with startingOffsets or endingOffsets"
 )
 DENIED_HINT = (
-    "set the options s3.key and s3.secret, or the AWS environment of the driver and the executors,"
-    " to credentials that may read the bucket"
+    "set the options s3.access.key and s3.secret, or the AWS environment of the driver and the"
+    " executors, to credentials that may read the bucket"
 )
 
 

@@ -81,9 +81,13 @@ def choose_engine(
     return Choice(Engine.PYTHON, reason)
 
 
-def ruled_out(options: LakeOptions) -> str:
-    """Returns the reason why these options need the reader in Python; empty if they do not."""
-    if options.values.format is not ValueFormat.RAW and "value" in options.columns:
+def ruled_out(options: LakeOptions, columns: Sequence[str] | None = None) -> str:
+    """Returns the reason why these options need the reader in Python; empty if they do not.
+
+    `columns` are those of a query, if it leaves some out.
+    """
+    wanted = options.columns if columns is None else columns
+    if options.values.format is not ValueFormat.RAW and "value" in wanted:
         return _DECODED
     if options.scan_report is not None:
         return "only tasks in Python write a scanReport"
@@ -96,7 +100,7 @@ def _only_in_python(query: Query, plan: ScanPlan) -> str:
     options = query.options
     if query.values is not None:
         return _DECODED
-    if reason := ruled_out(options):
+    if reason := ruled_out(options, query.columns):
         return reason
     if query.predicate.keys is not None and any(
         piece.ranges is None and is_worth_it(piece.entry, split.limits, query.predicate.keys)

@@ -38,7 +38,7 @@ OPTION_NAMES = (
     "valueMessage",
     "valueSubject",
     "schemaRegistry.url",
-    "schemaRegistry.auth",
+    "schemaRegistry.userPassword",
     "failOnDataLoss",
     "includeOpenSegment",
     "isolationLevel",
@@ -54,7 +54,7 @@ OPTION_NAMES = (
     "urlExpiry",
     "s3.endpoint.url",
     "s3.region",
-    "s3.key",
+    "s3.access.key",
     "s3.secret",
     "s3.token",
     "s3.anonymous",
@@ -73,7 +73,7 @@ _MEANT = {"topic": "subscribe", "topics": "subscribe", "url": "path", "bucket": 
 # Options that Spark's catalog adds for CREATE TABLE.
 _CATALOGS = frozenset({"owner", "provider"})
 # Options whose values come from environment variables that may not be set.
-_MAY_BE_EMPTY = ("s3.", "schemaRegistry.auth")
+_MAY_BE_EMPTY = ("s3.", "schemaRegistry.userPassword")
 _NAME_BY_LOWER = {name.lower(): name for name in OPTION_NAMES}
 
 

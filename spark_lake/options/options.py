@@ -183,7 +183,7 @@ class LakeOptions:
             s3=S3Options(
                 endpoint_url=_endpoint(given),
                 region=given.text("s3.region"),
-                key=given.text("s3.key"),
+                key=given.text("s3.access.key"),
                 secret=given.text("s3.secret"),
                 token=given.text("s3.token"),
                 anonymous=given.boolean("s3.anonymous", default=False),

@@ -29,6 +29,8 @@ class ValueErrors(Enum):
 
     FAIL = "fail"
     NULL = "null"
+    # Null is what does not parse of it; of JSON, which says where a field ends.
+    FIELD = "field"
     CORRUPT = "corrupt"
 
 
@@ -56,7 +58,7 @@ def parse_values(given: GivenOptions) -> ValueOptions:
         message=given.text("valueMessage"),
         subject=given.text("valueSubject"),
         registry_url=given.text("schemaRegistry.url"),
-        registry_auth=given.text("schemaRegistry.auth"),
+        registry_auth=given.text("schemaRegistry.userPassword"),
     )
     if options.registry_url is not None:
         check_no_password(
@@ -68,6 +70,11 @@ def parse_values(given: GivenOptions) -> ValueOptions:
                 f"option schemaRegistry.url is {options.registry_url!r}, it must be"
                 " http://host:port or https://host:port"
             )
+    if options.errors is ValueErrors.FIELD and options.format is not ValueFormat.JSON:
+        raise InvalidConfig(
+            "option valueErrors=field goes with valueFormat=json: in other formats nobody knows"
+            " where the field after a wrong one begins; valueErrors=null is for the whole value"
+        )
     for name, formats in _FORMATS_WITH.items():
         if given.text(name) is not None and options.format not in formats:
             raise InvalidConfig(
@@ -85,5 +92,5 @@ _FORMATS_WITH = {
     "valueMessage": (ValueFormat.PROTOBUF,),
     "valueSubject": _REGISTERED,
     "schemaRegistry.url": _REGISTERED,
-    "schemaRegistry.auth": _REGISTERED,
+    "schemaRegistry.userPassword": _REGISTERED,
 }

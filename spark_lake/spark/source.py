@@ -59,10 +59,12 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 FORMAT_NAME = "strandline"
-# `Strandline.scala` finds the Python source by this name, and adds the number of concurrent tasks
-# as an option.
+# `Strandline.scala` finds the Python source by this name, and adds one of these options: the number
+# of concurrent tasks, or that it only asks for the filters.
 PYTHON_NAME = "strandline_python"
 SLOTS_OPTION = "taskslots"
+FILTERS_OPTION = "onlyfilters"
+_OURS = (SLOTS_OPTION, FILTERS_OPTION)
 PUSHDOWN_CONF = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -194,9 +196,10 @@ class PlannedDataSource(StrandlineDataSource):
     """Python source that plans each query over the jar's format, with filters, and streams."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        slots = [text for name, text in options.items() if name.lower() == SLOTS_OPTION]
-        super().__init__({n: text for n, text in options.items() if n.lower() != SLOTS_OPTION})
-        self._task_slots = int(slots[0]) if slots else None
+        ours = {name.lower(): text for name, text in options.items() if name.lower() in _OURS}
+        super().__init__({n: text for n, text in options.items() if n.lower() not in _OURS})
+        self._task_slots = int(ours[SLOTS_OPTION]) if SLOTS_OPTION in ours else None
+        self._plans = FILTERS_OPTION not in ours
         leave_out_what_is_loaded()
 
     @classmethod
@@ -208,7 +211,7 @@ class PlannedDataSource(StrandlineDataSource):
         """Returns a reader of these columns, which takes filters."""
         query = self._query(ReadMode.BATCH, schema)
         query.task_slots = self._task_slots
-        return PlannedReader(query)
+        return PlannedReader(query, plans=self._plans)
 
     def _why_not_jvm(self, options: LakeOptions, mode: ReadMode) -> str:
         return "streams are read in Python" if mode is ReadMode.STREAM else ruled_out(options)
@@ -238,6 +241,11 @@ class StrandlineReader(DataSourceReader):
 class PlannedReader(StrandlineReader):
     """Reader of one query with its filters; the JVM reads its splits where possible."""
 
+    def __init__(self, query: Query, *, plans: bool) -> None:
+        """Without `plans` it is only asked for the filters that it takes."""
+        super().__init__(query)
+        self._plans = plans
+
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # Spark's name
         """Takes the filters that prune; returns those that Spark has to evaluate."""
         # The JVM's reader compares no keys.
@@ -251,6 +259,9 @@ class PlannedReader(StrandlineReader):
 
         Raises what `Query.plan` and `planned` raise.
         """
+        if not self._plans:
+            # Spark asks for both at once; the same query gets a plan once its columns are known.
+            return []
         reader = self._query.open()
         text, others = planned(self._query, self._query.plan(reader), reader)
         return [InputPartition(text), *map(InputPartition, others)]

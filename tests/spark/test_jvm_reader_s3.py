@@ -117,7 +117,7 @@ def test_what_passes_is_tried_again(spark: SparkSession, lake: Lake, rule: Rule)
         (Rule(action=Action.STATUS, status=503, times=-1), "TierUnavailable: read {}: the bucket"),
         (
             Rule(action=Action.STATUS, status=403, code="AccessDenied", times=-1),
-            "AccessDenied: read {}: status 403 AccessDenied; set the options s3.key",
+            "AccessDenied: read {}: status 403 AccessDenied; set the options s3.access.key",
         ),
         (
             Rule(action=Action.STATUS, status=403, code="InvalidObjectState", times=-1),

@@ -142,8 +142,15 @@ spark = (
     .config("spark.driver.bindAddress", "127.0.0.1")
     .getOrCreate()
 )
-register(spark)
 source = spark.read.format("strandline").option("subscribe", "t")
+# By the package pyspark_strandline, which Spark finds by itself.
+assert source.load(sys.argv[1]).where("partition = 1").count() == 50
+spark.sql(
+    "create temporary view unregistered using strandline"
+    f" options (path '{sys.argv[1]}', subscribe 't')"
+)
+assert spark.sql("select offset from unregistered").count() == 150
+register(spark)
 frame = source.load(sys.argv[1])
 assert frame.where("partition = 1").count() == 50
 assert frame.count() == 150

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -115,6 +116,50 @@ def test_explain_says_what_is_read_of_how_much(
         joined = load(spark, archive).join(small.select("offset"), "offset")
         assert "BroadcastHashJoin" in plan_of(joined)
         assert joined.count() == small.count() + small.where("offset < 50").count()
+
+
+def test_a_query_reads_the_columns_that_it_needs(
+    spark: SparkSession, archive: ArchiveBuilder
+) -> None:
+    """Also those of its filters; without `value`, a query of decoded values is the JVM's."""
+    register_views(spark, archive.url, "t", options={"valueFormat": "string"})
+
+    def plan_of(query: str) -> str:
+        frame = spark.sql(query)
+        return str(frame._jdf.queryExecution().executedPlan().toString())
+
+    few = (
+        "select offset from t where partition = 0 and `offset` % 100 = 7 and timestamp is not null"
+    )
+    read = r"strandline\[partition#\d+, offset#\d+L, timestamp#\d+\] "
+    assert re.search(read, plan_of(few))
+    assert "(Python)" not in plan_of(few)
+    assert [row[0] for row in spark.sql(f"{few} order by 1").collect()] == [7, 107, 207, 307, 407]
+    of_key = "select timestamp, value from t where key = X'6B65792D37'"
+    assert re.search(
+        r"strandline\[key#\d+, value#\d+, timestamp#\d+\] .*\(Python\)", plan_of(of_key)
+    )
+    assert spark.sql(of_key).count() == 2
+    assert spark.sql("select count(*) from t").collect() == [Row(550)]
+    assert re.search(r"strandline\[partition#\d+\] ", plan_of("select count(*) from t"))
+    # By tasks in Python, too; these values are no text, and are not looked at.
+    rows = load(spark, archive, engine="python", valueFormat="string")
+    assert rows.count() == 550
+    assert rows.agg(functions.max("offset")).collect() == [Row(499)]
+
+
+def test_parts_of_headers_are_read_where_a_query_needs_no_more(
+    spark: SparkSession, archive: ArchiveBuilder
+) -> None:
+    """Spark asks for a part of a column then, and gets the whole one."""
+    for frame in (
+        load(spark, archive, includeHeaders="true"),
+        load_archive(spark, archive.url, "t", columns=["headers", "offset", "partition"]),
+    ):
+        found = frame.where("partition = 1").select("headers.value", "offset").collect()
+        assert {row["offset"]: row["value"] for row in found} == {
+            one.offset: [header.value for header in one.headers] or None for one in MADE[:50]
+        }
 
 
 def test_other_filters_stay_with_spark(spark: SparkSession, archive: ArchiveBuilder) -> None:

@@ -1,6 +1,6 @@
 /* A disk whose syncs are late: loaded into a process, it delays its calls of fsync and fdatasync.
 
-       LD_PRELOAD=build/late_syncs.so python -m pytest tests/system
+       LD_PRELOAD=bench-data/late_syncs.so python -m pytest tests/system
 
    Most syncs are not late, and one of fifty takes seconds, as on a disk that others use too. How
    late one is depends on chance alone: on the time and on the thread. What the process starts is

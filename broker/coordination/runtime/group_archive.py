@@ -303,7 +303,7 @@ def write_group_state(
 # --- keeping the bucket up to date -----------------------------------------------------------
 
 
-class _GroupsFenced(TierError):
+class GroupsFenced(TierError):
     """Another writer replaced an object of this process."""
 
 
@@ -357,7 +357,9 @@ class GroupArchive:
         self._executor = executor
         self._clock = clock
         self._shadows: dict[tuple[object, int], _Shadow] = {}
-        self._state = RetryState(prefix.rstrip("/"), topic, policy=RetryPolicy(), clock=clock)
+        self._topic = topic
+        # By partition number: one that fails does not hold up the others.
+        self._states: dict[int, RetryState] = {}
         self._is_fenced = False
         # Objects of this process that were found deleted.
         self.deleted_count = 0
@@ -368,23 +370,27 @@ class GroupArchive:
 
     async def run_once(self) -> int:
         """Writes the changed partitions; returns how many. Failures are retried by the next run."""
+        logs = {one.topic_partition.partition: one for one in tuple(self._logs())}
+        self._states = {number: self._state_of(number) for number in logs}
         written = 0
-        for unified_log in tuple(self._logs()):
-            if self._is_fenced or not self._state.may_try:
-                return written
+        for number, unified_log in logs.items():
+            state = self._states[number]
+            if self._is_fenced or not state.may_try:
+                continue
             try:
                 written += await self._follow(unified_log)
-            except _GroupsFenced as error:
+            except GroupsFenced as error:
                 self._is_fenced = True
+                state.failed(error)
                 log.error(
                     "another broker writes the groups or transactional ids of this archive, this"
                     " one stops writing them",
                     extra={"fields": {"key": error.key}},
                 )
             except (StorageError, RecordsRejected) as error:
-                self._state.failed(error)
+                state.failed(error)
             else:
-                self._state.succeeded()
+                state.succeeded()
         return written
 
     def exposures(self) -> Iterator[Exposure | None]:
@@ -411,6 +417,20 @@ class GroupArchive:
             now_s=self._clock.monotonic_s(),
             now_ms=self._clock.now_ms(),
         )
+
+    def _state_of(self, number: int) -> RetryState:
+        known = self._states.get(number)
+        return known or RetryState(
+            self._prefix.rstrip("/"),
+            f"{self._topic}-{number}",
+            policy=RetryPolicy(),
+            clock=self._clock,
+        )
+
+    @property
+    def failing(self) -> list[RetryState]:
+        """The partitions whose upload fails now."""
+        return [state for state in self._states.values() if state.failure is not None]
 
     async def check(self) -> None:
         """Finds objects deleted in the bucket; the next run writes them. Raises StorageError."""
@@ -469,9 +489,9 @@ class GroupArchive:
             ),
             return_exceptions=True,
         )
-        for outcome in outcomes:
+        for number, outcome in zip(self._rest, outcomes, strict=True):
             if isinstance(outcome, StorageError):
-                self._state.failed(outcome)
+                self._state_of(number).failed(outcome)
             elif outcome is not None:
                 raise outcome
         return outcomes.count(None)
@@ -555,7 +575,7 @@ def _write(store: ObjectStore, key: str, shadow: _Shadow) -> None:
     except StorageError as error:
         is_changed = shadow.is_ours and isinstance(error, PreconditionFailed)
         if is_changed and _is_there(store, key):
-            raise _GroupsFenced(key, "put", "somebody wrote over this broker's groups") from error
+            raise GroupsFenced(key, "put", "somebody wrote over this broker's groups") from error
         # The outcome is unknown: read the object again before the next attempt.
         shadow.is_known = shadow.is_ours = False
         raise

@@ -24,6 +24,8 @@ Sources of the answer:
 
 Versions 0 to 3, which Apache Kafka 4 no longer has, are answered with old messages that a worker
 thread converts from the batches. They are retried every OLD_FETCH_LOOK_S instead of being parked.
+Below version 10 it also decompresses archived batches of zstd: `strandline.remote.compression.type`
+makes these of batches that the client could read.
 
 A client above `consumer_byte_rate` gets an empty answer at once and is muted for the throttle time
 in it; the withheld bytes do not count, since it will ask for them again (KIP-219). Its answers
@@ -40,7 +42,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from strandline.broker.cluster.replicas.partition import Partition
@@ -48,12 +50,12 @@ from strandline.broker.handlers.fetch.cold_fetches import ColdFetches
 from strandline.broker.handlers.fetch.partition_answers import (
     FIRST_VERSION_WITH_ZSTD,
     answer_without_read,
+    converted_answer,
     error_answer,
     follower_fault,
     is_news,
     records_answer,
     with_aborted,
-    with_old_messages,
 )
 from strandline.broker.handlers.fetch.plan import FetchPass, FetchPlan, FetchPlanner
 from strandline.broker.handlers.fetch.purgatory import ParkedFetch
@@ -85,6 +87,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.model import Isolation
 from strandline.storage.quiet_log import QuietLog
+from strandline.storage.records.batch.down_conversion import down_convert, without_zstd
 from strandline.storage.records.compression import Codec
 
 log = logging.getLogger(__name__)
@@ -140,6 +143,8 @@ class FetchHandler:
             return self._answer_with_old_messages(plan)
         found = self._read_once(plan)
         if found.remote:
+            if plan.header.api_version < FIRST_VERSION_WITH_ZSTD:
+                return self._answer_cold_without_zstd(plan, found)
             coming = self._cold.read(plan, found)
             if coming is not None:
                 return self._answer_later(plan, found, coming)
@@ -345,21 +350,41 @@ class FetchHandler:
             if enough or not plan.wanted or self._loop.time() >= deadline_s:
                 break
             await asyncio.sleep(min(OLD_FETCH_LOOK_S, deadline_s - self._loop.time()))
-        coming = self._cold.read(plan, found) if found.remote else None
+        await self._read_cold_without_zstd(plan, found)
+        magic = 1 if plan.header.api_version >= FIRST_VERSION_WITH_MAGIC_1 else 0
+        for position, (wanted, _, _) in enumerate(found.answers):
+            convert = partial(down_convert, magic=magic, start_offset=wanted.fetch_offset)
+            await self._convert(found, position, convert)
+        return self._answer(plan, found)
+
+    async def _answer_cold_without_zstd(self, plan: FetchPlan, found: FetchPass) -> Parts:
+        await self._read_cold_without_zstd(plan, found)
+        return self._answer_cold(plan, found)
+
+    async def _read_cold_without_zstd(self, plan: FetchPlan, found: FetchPass) -> None:
+        """Reads the cold partitions for a client that does not know zstd."""
+        cold = tuple(found.remote)
+        coming = self._cold.read(plan, found) if cold else None
         if coming is not None:
             await coming
         plan.started_s = self._now_s()
-        magic = 1 if plan.header.api_version >= FIRST_VERSION_WITH_MAGIC_1 else 0
-        for position, (wanted, partition, answer) in enumerate(found.answers):
-            if not answer.records_bytes:
-                continue
-            convert = partial(with_old_messages, answer, magic, wanted.fetch_offset)
-            try:
-                answer = await self._loop.run_in_executor(self._workers, convert)  # noqa: PLW2901
-            except (RecordsRejected, StorageError) as error:
-                answer = error_answer(wanted.partition, error.kafka_code)  # noqa: PLW2901
-            found.answers[position] = (wanted, partition, answer)
-        return self._answer(plan, found)
+        for position in cold:
+            await self._convert(found, position, without_zstd)
+
+    async def _convert(
+        self, found: FetchPass, position: int, convert: Callable[[bytes], bytes]
+    ) -> None:
+        """Converts the records of one answer in a worker thread."""
+        wanted, partition, answer = found.answers[position]
+        if not answer.records_bytes:
+            return
+        try:
+            answer = await self._loop.run_in_executor(
+                self._workers, converted_answer, convert, answer
+            )
+        except (RecordsRejected, StorageError) as error:
+            answer = error_answer(wanted.partition, error.kafka_code, partition)
+        found.answers[position] = (wanted, partition, answer)
 
     def _throttle_ms(self, plan: FetchPlan, found: FetchPass) -> int:
         """Returns the throttle time of the client; if there is one, the answer does not count."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.handlers.fetch.plan import FetchPass, FetchPlan
@@ -16,7 +16,6 @@ from strandline.broker.protocol.schema.schema import Part
 from strandline.storage.errors import RecordsRejected
 from strandline.storage.files import FileRange
 from strandline.storage.model import NO_EPOCH, AbortedTransaction, Isolation
-from strandline.storage.records.batch.down_conversion import down_convert
 
 FIRST_VERSION_WITH_ZSTD = 10
 
@@ -131,15 +130,15 @@ def answer_without_read(
     return said
 
 
-def with_old_messages(
-    answer: FetchResponsePartition, magic: int, start_offset: int
+def converted_answer(
+    convert: Callable[[bytes], bytes], answer: FetchResponsePartition
 ) -> FetchResponsePartition:
-    """Converts the batches of an answer to an old message format. Blocks; see `down_convert`."""
+    """Converts the batches of an answer for an old client. Blocks; see down_conversion.py."""
     content = b"".join(
         part.read() if isinstance(part, FileRange) else bytes(part)  # type: ignore[arg-type]
         for part in answer.records
     )
-    converted = down_convert(content, magic=magic, start_offset=start_offset)
+    converted = convert(content)
     return answer.replaced(records=(converted,), records_bytes=len(converted))
 
 

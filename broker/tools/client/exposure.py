@@ -85,6 +85,7 @@ def check_exposure(page: Page) -> HealthCheck:
         figure="longer than promised" if late else "no longer than promised",
         trouble=trouble,
         runbook="runbooks/copying#records-on-one-machine-alone",
+        is_known=not page.value("strandline_exposed_unknown_partitions"),
     )
 
 
@@ -130,6 +131,7 @@ def check_verified(page: Page, now_s: float) -> HealthCheck:
         if left
         else "",
         runbook="runbooks/archive-damage#archived-object-cannot-be-read--cold-reads-fail",
+        is_known=bool(runs),
     )
 
 

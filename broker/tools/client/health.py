@@ -21,6 +21,20 @@ QUEUED_COUNT_MIN = 1000
 # Less than one segment of the default size: the next one may not fit.
 FREE_BYTES_MIN = 1024**3
 
+# What it means that work for the archive fails.
+LACKING_UPKEEP = {
+    "purge": "objects of a deleted topic stay in the bucket",
+    "groups": "a restore would lose the newest offsets of groups",
+    "transactions": "a restore would lose the newest transactional ids",
+    "list": "changes.json is old, so replicas ask for every manifest",
+    "mirror": "a restore would lose the newest changes of topics",
+    "look": "nobody looks whether objects were deleted",
+}
+
+REPLICA_LAG = "strandline_replica_lag_seconds"
+# As in the alert.
+REPLICA_LAG_S_MAX = 600.0
+
 # Reasons why segments are never archived without an operator's action.
 STUCK = {
     "gap": "records between the archive and the disk are missing; was the manifest lost?",
@@ -75,13 +89,15 @@ class MetricSample:
 class HealthCheck:
     """The result of one check: `trouble` is empty if all is well; `figure` is always set.
 
-    `runbook` is what `strandline docs` takes: a page, and the anchor of its section.
+    `runbook` is what `strandline docs` takes: a page, and the anchor of its section. Without
+    `is_known` nobody has looked: that is no trouble, and not well either.
     """
 
     what: str
     figure: str
     trouble: str = ""
     runbook: str
+    is_known: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,6 +254,8 @@ def _archive(page: Page) -> Iterator[HealthCheck]:
         yield HealthCheck(what="archive", figure="there is no remote tier", runbook="")
         return
     store, writes = _store(page), _writes(page)
+    if page.has(REPLICA_LAG):
+        writes = replace(writes, figure="none: this is a read-only replica")
     is_down = bool(store.trouble)
     if is_down:
         writes = replace(writes, figure="not known", trouble="")
@@ -249,7 +267,8 @@ def _archive(page: Page) -> Iterator[HealthCheck]:
         else:
             yield check
     yield _stuck(page)
-    yield _deleted(page)
+    if not page.has(REPLICA_LAG):
+        yield _deleted(page)
     yield _reads(page)
 
 
@@ -275,8 +294,47 @@ def _store(page: Page) -> HealthCheck:
     )
 
 
+def _upkeep(page: Page) -> HealthCheck:
+    """Work for the archive that is of no partition; each kind is named with what it costs."""
+    failing = page.all("strandline_remote_upkeep_failing_seconds")
+    longest: dict[str, MetricSample] = {}
+    for sample in sorted(failing, key=lambda sample: -sample.value):
+        longest.setdefault(sample.labels.get("activity", ""), sample)
+    return HealthCheck(
+        what="groups, deleted topics",
+        figure="fails" if failing else "works",
+        trouble="; ".join(
+            f"{LACKING_UPKEEP.get(activity, activity)} ({one.labels.get('subject')} for"
+            f" {one.value:,.0f} s: {one.labels.get('error')})"
+            for activity, one in longest.items()
+        ),
+        runbook=f"{_STORE}#tiering-does-not-succeed--copying-fails-with-an-error",
+    )
+
+
+def _replica(page: Page) -> HealthCheck:
+    lag_s = page.value(REPLICA_LAG)
+    is_late = lag_s > REPLICA_LAG_S_MAX
+    return HealthCheck(
+        what="read-only replica",
+        figure=f"{lag_s:,.0f} s behind what its origin archived",
+        trouble="it does not get on; the log says why" if is_late else "",
+        runbook=f"{_STORE}#tiering-does-not-succeed--copying-fails-with-an-error",
+    )
+
+
 def _work_on_store(page: Page) -> Iterator[HealthCheck]:
     """The checks that a store explains that is down or refuses writes."""
+    if page.has(REPLICA_LAG):
+        yield _replica(page)
+        failing = page.all("strandline_remote_copy_failing_seconds")
+        yield HealthCheck(
+            what="reading manifests",
+            figure="fails" if failing else "works",
+            trouble=_failing_text(failing) if failing else "",
+            runbook=f"{_STORE}#tiering-does-not-succeed--copying-fails-with-an-error",
+        )
+        return
     is_owned = page.value("strandline_remote_archive_owned", 1.0) == 1
     yield HealthCheck(
         what="owns the archive",
@@ -295,6 +353,7 @@ def _work_on_store(page: Page) -> Iterator[HealthCheck]:
             trouble=_failing_text(failing) if failing else "",
             runbook=f"{_STORE}#tiering-does-not-succeed--copying-fails-with-an-error",
         )
+    yield _upkeep(page)
     behind = int(page.value("strandline_metadata_mirror_lag"))
     yield HealthCheck(
         what="metadata in the bucket",

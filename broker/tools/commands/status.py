@@ -186,7 +186,7 @@ def _print(broker: _Seen, topics_max: int | None) -> None:
     say(f"{broker.name}: strandline {release}, up for {human_seconds(broker.up_s)}")
     width = max(len(check.what) for check in broker.checks)
     for check in broker.checks:
-        mark = "✗" if check.trouble else "✓"
+        mark = "✗" if check.trouble else "✓" if check.is_known else "?"
         trouble = f": {check.trouble}" if check.trouble else ""
         say(f"  {mark} {check.what.ljust(width)}  {check.figure}{trouble}")
     _print_topics(broker.page, topics_max)
@@ -198,7 +198,9 @@ def _print(broker: _Seen, topics_max: int | None) -> None:
         rate = f"; {total / days:,.0f} a day" if days >= 1 else ""
         say(f"requests to the object store since the start: {counts}{rate}")
     runbooks = dict.fromkeys(check.runbook for check in broker.checks if check.trouble)
-    say("what to do:" if runbooks else "all is well")
+    is_known = all(check.is_known for check in broker.checks)
+    well = "all is well" if is_known else "all is well, as far as anybody has looked"
+    say("what to do:" if runbooks else well)
     for runbook in runbooks:
         say(f"  strandline docs {runbook}")
 
@@ -254,6 +256,7 @@ def _document(broker: _Seen) -> Json:
             {
                 "check": check.what,
                 "figure": check.figure,
+                "known": check.is_known,
                 "trouble": check.trouble,
                 "runbook": check.runbook if check.trouble else "",
             }

@@ -50,7 +50,8 @@ final class ArchiveTable(kind: StructType, plan: Plan) extends Table with Suppor
 final class ArchiveScanBuilder(all: StructType, plan: Plan)
     extends ScanBuilder with SupportsPushDownRequiredColumns {
   private var wanted = all
-  override def pruneColumns(required: StructType): Unit = wanted = required
+  override def pruneColumns(required: StructType): Unit =
+    wanted = Schema.named(all, required.fieldNames)
   override def build: Scan = new ArchiveScan(wanted, plan)
 }
 
@@ -207,6 +208,14 @@ object Schema {
     "timestampType" -> IntegerType,
     "headers" -> headers
   )
+
+  /** The whole columns of these names: Spark also leaves out fields of headers and values. */
+  def named(all: StructType, names: Seq[String]): StructType =
+    StructType(all.filter(one => names.contains(one.name)))
+
+  /** A column that is the same for all rows of a task, if there is one. */
+  def cheapest(all: StructType): Seq[String] =
+    Seq("partition", "topic").find(all.fieldNames.contains).orElse(all.fieldNames.headOption).toSeq
 
   def of(columns: Seq[String]): StructType = StructType(columns.map { name =>
     StructField(name, kinds.getOrElse(name, throw new WrongPlan(s"no column is named $name")))

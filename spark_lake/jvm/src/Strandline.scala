@@ -65,27 +65,56 @@ final class StrandlineTable(kind: StructType, python: InPython.AnyTable)
   override def newWriteBuilder(info: LogicalWriteInfo): WriteBuilder = python.newWriteBuilder(info)
   override def newScanBuilder(options: CaseInsensitiveStringMap): ScanBuilder =
     new StrandlineScanBuilder(
-      InPython.table(InPython.source, kind).newScanBuilder(withSlots(options)))
+      kind, (columns, more) => InPython.table(InPython.source, columns).newScanBuilder(
+        new CaseInsensitiveStringMap(joined(options, more))))
 
-  /** Splits are cut for the tasks that run at once, which a Python worker cannot ask for. */
-  private def withSlots(given: CaseInsensitiveStringMap): CaseInsensitiveStringMap = {
-    val more = new HashMap[String, String](given.asCaseSensitiveMap)
-    more.put("taskslots", SparkSession.active.sparkContext.defaultParallelism.toString)
-    new CaseInsensitiveStringMap(more)
+  private def joined(
+      given: CaseInsensitiveStringMap, more: (String, String)
+  ): JavaMap[String, String] = {
+    val all = new HashMap[String, String](given.asCaseSensitiveMap)
+    all.put(more._1, more._2)
+    all
   }
 }
 
-/** Spark 4.0 has no filters for Python sources. */
-final class StrandlineScanBuilder(python: ScanBuilder) extends SupportsPushDownFilters {
-  override def pushFilters(filters: Array[Filter]): Array[Filter] = python match {
-    case taker: SupportsPushDownFilters => taker.pushFilters(filters)
-    case _ => filters
+/** Spark asks for filters first and for columns then; a Python source knows no columns.
+  *
+  * So the plan is that of a second source, with the columns of the query and of its filters. The
+  * first says which filters it takes, and plans nothing.
+  */
+final class StrandlineScanBuilder(
+    all: StructType, sourceOf: (StructType, (String, String)) => ScanBuilder
+) extends SupportsPushDownFilters with SupportsPushDownRequiredColumns {
+  private var wanted = all
+  private var given = Array.empty[Filter]
+  private var taken = Array.empty[Filter]
+
+  override def pushFilters(filters: Array[Filter]): Array[Filter] =
+    // Spark 4.0 has no filters for Python sources.
+    sourceOf(all, "onlyfilters" -> "true") match {
+      case taker: SupportsPushDownFilters if filters.nonEmpty =>
+        given = filters
+        val left = taker.pushFilters(filters)
+        taken = taker.pushedFilters
+        left
+      case _ => filters
+    }
+  override def pushedFilters: Array[Filter] = taken
+  override def pruneColumns(required: StructType): Unit = {
+    val some = Schema.named(all, required.fieldNames ++ given.flatMap(_.references))
+    // Rows without columns, of count(*), are none in Python.
+    wanted = if (some.nonEmpty) some else Schema.named(all, Schema.cheapest(all))
   }
-  override def pushedFilters: Array[Filter] = python match {
-    case taker: SupportsPushDownFilters => taker.pushedFilters
-    case _ => Array.empty
+  override def build: Scan = {
+    // Splits are cut for the tasks that run at once, which a Python worker cannot ask for.
+    val slots = SparkSession.active.sparkContext.defaultParallelism.toString
+    val planner = sourceOf(wanted, "taskslots" -> slots)
+    planner match {
+      case taker: SupportsPushDownFilters if given.nonEmpty => taker.pushFilters(given)
+      case _ =>
+    }
+    new StrandlineScan(planner.build)
   }
-  override def build: Scan = new StrandlineScan(python.build)
 }
 
 final class StrandlineScan(python: Scan)

@@ -4,6 +4,7 @@
                    --Unparsable-->  halves, halves of halves     until each unparsable row is alone
     policy   fail     the query ends with an error that names the offset
              null     null
+             field    null in the fields that do not parse (`FieldDecoder`)
              corrupt  null, and the bytes in a column `_corrupt` (for tables, why in `_reason`)
 
 A null value (a tombstone) is null and parses. The same decoder reads the halves, so rows do not
@@ -13,7 +14,7 @@ depend on their neighbours.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,9 @@ from strandline.storage.errors import CorruptRecords
 
 # A reason may quote its value, which may be a megabyte.
 REASON_CHARS_MAX = 1000
+# Where field by field is decoded: few rows, if few do not parse, and several, if all have one wrong
+# field.
+FIELD_ROWS = 256
 
 
 class UnparsableValue(Exception):
@@ -46,6 +50,15 @@ class ValueDecoder(Protocol):
 
     def decode(self, values: Any) -> Any:
         """Returns a `pyarrow.Array` of `type` for a binary one. Raises UnparsableValue."""
+        ...
+
+
+@runtime_checkable
+class FieldDecoder(ValueDecoder, Protocol):
+    """Decoder of a format that says where a field ends, also of one that does not parse."""
+
+    def decode_fields(self, values: Any) -> Any:
+        """The same, with null for what does not parse: a field, or a value without any other."""
         ...
 
 
@@ -108,6 +121,10 @@ class ValueColumns:
             try:
                 parts.append(self._decoder.decode(piece))
             except UnparsableValue as error:
+                if self._errors is ValueErrors.FIELD and length <= FIELD_ROWS:
+                    assert isinstance(self._decoder, FieldDecoder), self._decoder
+                    parts.append(self._decoder.decode_fields(piece))
+                    continue
                 if length > 1:
                     half = length // 2
                     todo += [(start + half, length - half), (start, half)]
@@ -152,5 +169,6 @@ def _refused(batch: Any, row: int, error: str) -> UnparsableRecord:
     where = f"at offset {batch.column('offset')[row]}" if "offset" in names else f"of row {row}"
     return UnparsableRecord(
         f"the value of the record {where} does not parse: {error}; option valueErrors=null or"
-        " valueErrors=corrupt goes on without it (a table: --on-error reject)"
+        " valueErrors=corrupt goes on without it, and valueErrors=field without the field of JSON"
+        " (a table: --on-error reject)"
     )

@@ -66,6 +66,49 @@ class JsonValues:
         rows = self._rows(_lines(texts), len(present))
         return rows if values.null_count == 0 else _spread(rows, values)
 
+    def decode_fields(self, values: Any) -> Any:
+        return self._members(values, self._type, ())[0]
+
+    def _members(self, values: Any, kind: Any, path: tuple[str, ...]) -> tuple[Any, Any]:
+        """The struct at a path, and a mask of the rows in which one of its fields parses."""
+        arrays, parses = [], np.zeros(len(values), dtype=np.bool_)
+        for field in kind:
+            array, parsed = self._field(values, field, path)
+            arrays.append(array)
+            parses |= parsed
+        null = pa.array(~parses | np.asarray(values.is_null()))
+        return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=null), parses
+
+    def _field(self, values: Any, field: Any, path: tuple[str, ...]) -> tuple[Any, Any]:
+        """The field of the struct at a path, and a mask of the rows in which it parses."""
+        kind = pa.struct([field])
+        for name in reversed(path):
+            kind = pa.struct([pa.field(name, kind)])
+        alone = JsonValues(kind, framed=self._framed)
+        parts, parses = [], np.ones(len(values), dtype=np.bool_)
+        # Slices to decode, the next one last: (first row, rows).
+        todo = [(0, len(values))]
+        while todo:
+            start, length = todo.pop()
+            piece = values.slice(start, length)
+            try:
+                found = alone.decode(piece)
+                for _ in (*path, field.name):
+                    (found,) = found.flatten()
+                parts.append(found)
+            except UnparsableValue:
+                if length > 1:
+                    half = length // 2
+                    todo += [(start + half, length - half), (start, half)]
+                elif pa.types.is_struct(field.type):
+                    found, parsed = self._members(piece, field.type, (*path, field.name))
+                    parts.append(found)
+                    parses[start] = parsed[0]
+                else:
+                    parts.append(pa.nulls(1, field.type))
+                    parses[start] = False
+        return pa.concat_arrays(parts), parses
+
     def _rows(self, text: Any, count: int) -> Any:
         try:
             return _struct(text, count, self._schema).cast(self._type)

@@ -12,15 +12,22 @@ import pyarrow as pa
 
 from strandline.storage.errors import InvalidConfig
 
-_TOKEN = re.compile(r"\s*(`[^`]+`|[A-Za-z_]\w*|\d+|[<>(),:])")
+# A text is that of a comment.
+_TOKEN = re.compile(
+    r"""\s*(`[^`]+`|[A-Za-z_]\w*|\d+|[<>(),:]|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")""",
+    re.DOTALL,
+)
 # Deeper than this is a mistake, or an attack on the parser.
 DEPTH_MAX = 32
 
 
 def parse_columns(text: str) -> Any:
-    """Returns the `pyarrow` struct type of `name TYPE, name TYPE`. Raises InvalidConfig."""
+    """Returns the `pyarrow` struct type of `name TYPE, name TYPE`. Raises InvalidConfig.
+
+    Takes what Spark shows of a schema, too: `struct<name:type,name:type>`.
+    """
     parser = _Parser(text)
-    fields = parser.fields("")
+    fields = parser.columns()
     parser.expect_end()
     names = [name for name, _ in fields]
     if len(set(names)) < len(names):
@@ -74,6 +81,13 @@ class _Parser:
             position = found.end()
         self._tokens.reverse()
 
+    def columns(self) -> list[tuple[str, Any]]:
+        """The columns of the value, with `struct<...>` around them or not."""
+        is_struct = [one.lower() for one in self._tokens[-2:]] == ["<", "struct"]
+        if is_struct:
+            del self._tokens[-2:]
+        return self.fields(">" if is_struct else "")
+
     def fields(self, end: str, depth: int = 0) -> list[tuple[str, Any]]:
         """Parses `name TYPE` or `name: TYPE`, separated by commas, up to `end`."""
         fields: list[tuple[str, Any]] = []
@@ -83,6 +97,8 @@ class _Parser:
             fields.append((name, self._type(depth)))
             if self._skip("not"):
                 self._expect("null")
+            if self._skip("comment") and self._next("a comment")[0] not in "'\"":
+                raise self._error("a comment is a text, such as 'of the airport'")
             if not self._skip(","):
                 break
         if end:
@@ -114,6 +130,12 @@ class _Parser:
             return pa.struct([pa.field(*one) for one in self.fields(">", depth + 1)])
         if name in ("decimal", "numeric", "dec"):
             return self._decimal()
+        if name in ("varchar", "char", "character"):
+            # Of the length that a producer should keep to; Kafka's values are what they are.
+            self._expect("(")
+            self._number()
+            self._expect(")")
+            return pa.string()
         if name not in _SIMPLE:
             raise self._error(f"{name!r} is no type; there are {', '.join(_SIMPLE)}, ...")
         return _SIMPLE[name]

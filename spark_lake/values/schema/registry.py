@@ -86,7 +86,7 @@ class Registry:
             except urllib.error.HTTPError as error:
                 if error.code in (401, 403):
                     raise AccessDenied(
-                        url, "read", "set option schemaRegistry.auth to user:password"
+                        url, "read", "set option schemaRegistry.userPassword to user:password"
                     ) from error
                 if error.code == 404:
                     raise InvalidConfig(

@@ -3,8 +3,8 @@
 The hot path tests a batch with a handful of comparisons; it comes here once one of them fails, to
 find out which, or when a batch is of an unusual kind. The answers are those of Kafka's
 LogValidator, with one difference: keys, values and headers of records are read only where the
-topic's configuration asks for that (`check_records`), and of the first record of a batch. Before
-the append the lengths and times of all records were read (`records/batch/max_timestamp.py`).
+topic's configuration asks for that (`check_records`). Before the append the lengths and times of
+all records were read (`records/batch/max_timestamp.py`).
 
     length below a header's, wrong CRC, magic > 2                   CorruptRecords (2)
     nothing, half a batch, two, magic 0 or 1, count and offsets

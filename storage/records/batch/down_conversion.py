@@ -1,6 +1,8 @@
-"""Converts batches to the message formats that old consumers read (Fetch 0 to 3).
+"""Converts batches to what old consumers read.
 
-    Fetch 2 and 3   message format 1        Fetch 0 and 1   message format 0, without timestamps
+    Fetch 0 and 1   message format 0, without timestamps
+    Fetch 2 and 3   message format 1
+    Fetch 4 to 9    batches without zstd: only those of an archive are converted
 
 A batch becomes its messages, in a wrapper with the same codec if it was compressed. Old formats
 have no record headers, producers, epochs or control batches, so these are left out. Conversion
@@ -19,6 +21,7 @@ from strandline.storage.errors import DecompressedTooLarge, UnsupportedCodec
 from strandline.storage.model import Buffer
 from strandline.storage.records.batch import any_batch, old_messages
 from strandline.storage.records.batch.batch import Batch
+from strandline.storage.records.batch.recompression import recompressed
 from strandline.storage.records.batch.record import Record
 from strandline.storage.records.compression import Codec, compress
 
@@ -26,24 +29,60 @@ _CHECKED_HEAD = struct.Struct(">bb")
 _TIMESTAMP = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 
-# Bound on one batch, decompressed and as messages. An empty message has 34 bytes, a record 7.
+# Bound on one batch, decompressed and as messages, and on all but the last one of an answer. An
+# empty message has 34 bytes, a record 7.
 CONVERTED_BYTES_MAX = 64 * 1024 * 1024
 
 
 def down_convert(content: Buffer, *, magic: int, start_offset: int) -> bytes:
     """The batches of `content` as messages of `magic`; uncompressed ones from `start_offset` on.
 
+    The first ones, if all would become more than CONVERTED_BYTES_MAX.
+
     Raises UnsupportedCodec for zstd, which old consumers do not know, CorruptRecords, and
     DecompressedTooLarge for a batch that would become more than CONVERTED_BYTES_MAX.
     """
     parts = []
+    left_bytes = CONVERTED_BYTES_MAX
     for batch in any_batch.walk(content):
+        if left_bytes <= 0:
+            break
         if batch.header.is_control or not batch.header.record_count:
             continue
         if batch.header.magic <= magic:
-            parts.append(bytes(batch.encoded(content)))
+            part = bytes(batch.encoded(content))
         else:
-            parts.append(_converted(content, batch, magic, start_offset))
+            part = _converted(content, batch, magic, start_offset)
+        parts.append(part)
+        left_bytes -= len(part)
+    return b"".join(parts)
+
+
+def without_zstd(content: Buffer) -> bytes:
+    """The batches of `content`, uncompressed where they are zstd.
+
+    Those that fit into the size of `content`, which the client's limits allowed; at least one with
+    records for the client. Raises CorruptRecords, and DecompressedTooLarge for a batch of more than
+    CONVERTED_BYTES_MAX.
+    """
+    parts: list[Buffer] = []
+    left_bytes = len(content)
+    has_records = False
+    for batch in any_batch.walk(content):
+        encoded: Buffer = batch.encoded(content)
+        if batch.header.codec == Codec.ZSTD:
+            encoded = recompressed(
+                batch.encoded(content),
+                batch.header,
+                codec=Codec.NONE,
+                level=None,
+                bytes_max=CONVERTED_BYTES_MAX,
+            )
+        left_bytes -= len(encoded)
+        if has_records and left_bytes < 0:
+            break
+        parts.append(encoded)
+        has_records |= not batch.header.is_control and batch.header.record_count > 0
     return b"".join(parts)
 
 

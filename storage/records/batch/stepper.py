@@ -118,54 +118,6 @@ def newest_delta(blocks: Iterable[Buffer], record_count: int) -> int:
     return newest_even >> 1 if newest_even >= 0 else ~(newest_odd >> 1)
 
 
-def check_record(payload: Buffer) -> None:
-    """Raises CorruptRecords unless the first record of `payload` has the fields that it says.
-
-    One that does not end in `payload` is not checked, nor are offset deltas: old clients number
-    them differently, and Kafka accepts that.
-    """
-    length, position = read_varint(payload, 0, len(payload))
-    end = position + length
-    if end > len(payload):
-        return
-    try:
-        # Attributes, time and offset: their ends are enough.
-        position += 1
-        while payload[position] >= 0x80:
-            position += 1
-        position += 1
-        while payload[position] >= 0x80:
-            position += 1
-        position = _after_field(payload, position + 1, end)
-        position = _after_field(payload, position, end)
-        if payload[position] == 0:
-            position += 1
-        else:
-            position = _after_headers(payload, position, end)
-    except IndexError:
-        position = -1
-    if position != end:
-        raise CorruptRecords("record does not end where its fields do")
-
-
-def _after_headers(payload: Buffer, position: int, end: int) -> int:
-    header_count, position = read_varint(payload, position, end)
-    if not 0 <= header_count <= end - position:
-        raise CorruptRecords(f"record with {header_count} headers")
-    for _ in range(header_count):
-        position = _after_field(payload, position, end, is_nullable=False)
-        position = _after_field(payload, position, end)
-    return position
-
-
-def _after_field(payload: Buffer, position: int, end: int, *, is_nullable: bool = True) -> int:
-    """Returns the position behind a field; a negative length is null where Kafka allows it."""
-    length, position = read_varint(payload, position, end)
-    if length > end - position or (length < 0 and not is_nullable):
-        raise CorruptRecords(f"record has a key, value or header of {length} bytes")
-    return position + max(length, 0)
-
-
 def read_varint(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
     """Returns a zigzag varint before `end`, and the position behind it. Raises CorruptRecords."""
     if position < end and (byte := buffer[position]) < 0x80:

@@ -77,6 +77,21 @@ class Attempts:
         self._lock = threading.Lock()
         self._requests: Counter[str] = Counter()
         self._failed_attempt_count = 0
+        # Calls of `run` under way, and when the server last gave or took something.
+        self._running_count = 0
+        self._progress_s = 0.0
+
+    @property
+    def silent_s(self) -> float:
+        """For how long requests have been under way without any progress."""
+        with self._lock:
+            if not self._running_count:
+                return 0.0
+            return self._clock.monotonic_s() - self._progress_s
+
+    def note_progress(self) -> None:
+        """Notes that a part of a body was sent or received."""
+        self._progress_s = self._clock.monotonic_s()
 
     def statistics(self) -> AttemptStatistics:
         with self._lock:
@@ -108,6 +123,27 @@ class Attempts:
             # This includes the HEAD after a PUT of unknown outcome: a broker that stops while the
             # store hangs waits for one timeout, not for two.
             raise TierUnavailable(key, operation, "the store is closed")
+        with self._lock:
+            if not self._running_count:
+                self.note_progress()
+            self._running_count += 1
+        try:
+            result = self._run(key, operation, attempt, size_bytes, give_up_s, attempts_max)
+            self.note_progress()
+            return result
+        finally:
+            with self._lock:
+                self._running_count -= 1
+
+    def _run(
+        self,
+        key: str,
+        operation: str,
+        attempt: Callable[[float], T],
+        size_bytes: int,
+        give_up_s: float | None,
+        attempts_max: int | None,
+    ) -> T:
         time_s = self._deadlines.request_s + size_bytes / TRANSFER_BYTES_PER_S_MIN
         deadline_s = self._clock.monotonic_s() + time_s
         if give_up_s is not None:

@@ -141,6 +141,11 @@ class S3Store:
         """The URL of the S3 endpoint; None for AWS."""
         return self._endpoint_url
 
+    @property
+    def silent_s(self) -> float:
+        """For how long requests have been under way without any progress."""
+        return self._attempts.silent_s
+
     def statistics(self) -> AttemptStatistics:
         return self._attempts.statistics()
 

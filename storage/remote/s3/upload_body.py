@@ -14,6 +14,7 @@ not be archived with a fresh checksum.
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -102,6 +103,7 @@ class BodyReader(io.RawIOBase):
         clock: Clock,
         deadline_s: float,
         progress_s: float,
+        on_progress: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self._key = key
@@ -115,6 +117,7 @@ class BodyReader(io.RawIOBase):
         self._clock = clock
         self._deadline_s = deadline_s
         self._progress_s = progress_s
+        self._on_progress = on_progress
         self._looked_s = clock.monotonic_s()
         self._looked_position = 0
         # The checksum of the first `_summed_bytes` bytes.
@@ -143,6 +146,7 @@ class BodyReader(io.RawIOBase):
         It sends blocks of any size, and 16 KiB at a time would cost 0.5 s per GB.
         """
         self._watch()
+        self._on_progress()
         left = self._part.size_bytes - self._position
         wanted = BLOCK_BYTES if size == SDK_BLOCK_BYTES else size
         count = left if wanted is None or wanted < 0 else min(wanted, left)

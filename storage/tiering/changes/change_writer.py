@@ -76,6 +76,11 @@ class ChangeWriter:
         # Etag of the list in the bucket; None if it must be looked up.
         self._etag: str | None = None
 
+    @property
+    def failing(self) -> tuple[RetryState, ...]:
+        """The writing of the list if it fails now."""
+        return self._state.failing
+
     def note(self, manifest: Manifest) -> None:
         """Records that the bucket has this manifest."""
         self._sequence += 1

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.crash_points import DELETE_BEFORE_LOCAL, crash_point
-from strandline.storage.errors import OffsetOutOfRange, TierUnavailable
+from strandline.storage.errors import ArchiveLost, OffsetOutOfRange, TierUnavailable
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog, LocalRead
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import (
@@ -50,6 +50,10 @@ if TYPE_CHECKING:
 
 # DeleteRecords up to the high watermark.
 TO_HIGH_WATERMARK = -1
+
+
+# What this broker itself writes: markers of transactions, and records that it had before.
+_OWN_ORIGINS = frozenset({AppendOrigin.COORDINATOR, AppendOrigin.REPLICATION})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,10 +200,18 @@ class UnifiedLog:
         """Appends to the local tier; see LocalLog.append.
 
         Raises TierUnavailable for an empty log in a folder that the start had to make, while its
-        archive is not known: with its disk lost, it would give offsets a second time.
+        archive is not known: with its disk lost, it would give offsets a second time. Raises
+        ArchiveLost for a producer's records, if the broker refuses those without its archive.
         """
         if not self.may_append:
             raise self._unknown_extent("append")
+        remote = self.remote
+        if (
+            remote is not None
+            and remote.life.ownership.refuses_produce
+            and origin not in _OWN_ORIGINS
+        ):
+            raise ArchiveLost("the archive is another broker's: strandline docs runbooks/copying")
         return self.local.append(
             records, leader_epoch=leader_epoch, origin=origin, records_checked=records_checked
         )

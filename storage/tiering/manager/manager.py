@@ -56,6 +56,7 @@ from strandline.storage.tiering.policy.archive_state import ArchiveLife
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.quota import ReadGate, TierQuota
+from strandline.storage.tiering.policy.retry import RetryState
 from strandline.storage.tiering.policy.store_health import StoreHealth
 
 log = logging.getLogger(__name__)
@@ -361,6 +362,11 @@ class TieringManager:
         self._add_all()
         return any(silent)
 
+    @property
+    def is_following(self) -> bool:
+        """Whether a replica has manifests to read that its last poll asked for."""
+        return any(partition.is_due for partition in self._partitions.values())
+
     async def write_last_changes(self) -> None:
         """Announces the last changes to replicas, after `run` has ended.
 
@@ -478,6 +484,11 @@ class TieringManager:
         """Statistics of one partition; None if it is not tiered."""
         partition = self._partitions.get(topic_partition)
         return None if partition is None else partition.statistics()
+
+    @property
+    def failing(self) -> list[RetryState]:
+        """The work that fails now and is of no partition: purges of topics, the list of changes."""
+        return [*self._removals.failing, *self.changes.failing]
 
     def __repr__(self) -> str:
         return (

@@ -82,6 +82,11 @@ class TopicPurge:
         self._purging = RetryState("purge", info.topic, policy=retry, clock=clock)
         self.done = False
 
+    @property
+    def failing(self) -> tuple[RetryState, ...]:
+        """The purge if it fails now."""
+        return self._purging.failing
+
     def release_idle(self) -> None:
         """Drops the idle partitions, which the purge need not wait for.
 

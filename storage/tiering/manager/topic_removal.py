@@ -32,6 +32,7 @@ from strandline.storage.tiering.manager.partition_tiering import PartitionTierin
 from strandline.storage.tiering.manager.topic_purge import TopicPurge
 from strandline.storage.tiering.partition.config import TieringConfig
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
+from strandline.storage.tiering.policy.retry import RetryState
 
 
 @dataclass(slots=True)
@@ -144,6 +145,11 @@ class TopicRemovals:
                 is_second=is_second,
             )
         self._purges[info.topic_id].stays = stays
+
+    @property
+    def failing(self) -> list[RetryState]:
+        """The purges that fail now."""
+        return [state for purge in self._purges.values() for state in purge.failing]
 
     def release_idle(self) -> None:
         """Drops the partitions that no purge needs to wait for."""

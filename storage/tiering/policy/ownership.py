@@ -30,8 +30,14 @@ class OwnershipState(Enum):
 class Ownership:
     """Ownership of the archive, shared by all partitions of a broker. Event loop only."""
 
-    def __init__(self, state: OwnershipState = OwnershipState.OURS) -> None:
+    def __init__(
+        self, state: OwnershipState = OwnershipState.OURS, *, refuses_if_lost: bool = False
+    ) -> None:
+        """`refuses_if_lost`: whether producers are refused once the archive is another broker's."""
         self._state = state
+        self._refuses_if_lost = refuses_if_lost
+        # An attribute, since each batch of a tiered topic checks it.
+        self.refuses_produce = False
 
     @property
     def is_ours(self) -> bool:
@@ -56,6 +62,7 @@ class Ownership:
         """Marks the archive as another broker's, until this one restarts."""
         if not self.is_lost:
             self._state = OwnershipState.LOST
+            self.refuses_produce = self._refuses_if_lost
             log.error(
                 "the archive is another broker's: nothing is archived, and nothing freed",
                 extra={"fields": {"reason": reason}},

@@ -106,13 +106,18 @@ class RetryState:
 
     def __init__(self, activity: str, subject: str, *, policy: RetryPolicy, clock: Clock) -> None:
         """`activity` is a constant such as `copy`; `subject` names its partition or topic."""
-        self._activity = activity
-        self._subject = subject
+        self.activity = activity
+        self.subject = subject
         self._policy = policy
         self._clock = clock
         self._retry_s = 0.0
         self._reason_class = ""
         self.failure: FailureInfo | None = None
+
+    @property
+    def failing(self) -> tuple[RetryState, ...]:
+        """This activity if it fails now."""
+        return () if self.failure is None else (self,)
 
     @property
     def may_try(self) -> bool:
@@ -126,8 +131,8 @@ class RetryState:
         self._retry_s = now_s + self._policy.backoff.wait_s(failure.attempts)
         reason_class = _reason_class(error)
         fields = {
-            "activity": self._activity,
-            "subject": self._subject,
+            "activity": self.activity,
+            "subject": self.subject,
             "reason": failure.reason,
             "kind": failure.kind,
             "attempts": failure.attempts,
@@ -142,8 +147,8 @@ class RetryState:
         if self.failure is None:
             return
         fields = {
-            "activity": self._activity,
-            "subject": self._subject,
+            "activity": self.activity,
+            "subject": self.subject,
             "attempts": self.failure.attempts,
             "failed_for_s": round(self._clock.monotonic_s() - self.failure.since_s, 3),
         }
@@ -152,7 +157,7 @@ class RetryState:
         log.info("tiering succeeds again", extra={"fields": fields})
 
     def __repr__(self) -> str:
-        return f"<RetryState {self._activity} {self._subject} failure={self.failure}>"
+        return f"<RetryState {self.activity} {self.subject} failure={self.failure}>"
 
 
 def _reason_class(error: StrandlineError) -> str:

@@ -94,7 +94,7 @@ def test_a_start_with_the_right_to_read_alone_serves_the_archive_and_goes_on_whe
     assert code in line
     assert broker.warnings("cannot be reached") == []
     eventually(lambda: metric(broker, OWNER) == 1, timeout_s=WAIT_S)
-    assert f'{REFUSED}{{error="{error}"}}' in get(broker, "/metrics")
+    assert f'{REFUSED}{{error="{error}",' in get(broker, "/metrics")
     found = troubles(broker)
     assert said in found["writes to the archive"]
     assert "owns the archive" not in found

@@ -24,10 +24,13 @@ from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.model import TimestampType
 from strandline.storage.model import TopicPartition as Partition
+from strandline.storage.records.batch import any_batch
 from strandline.storage.records.batch.marker import MarkerType, TransactionMarker, encode_marker
 from strandline.storage.records.batch.record import Header, Record, encode_batch
 from strandline.storage.records.compression import Codec
 from tests.support.broker import eventually
+from tests.support.wire import WireClient
+from tests.system.calls import fetch, fetched_bytes
 from tests.system.tiers.conftest import MakeBroker
 from tests.system.tiers.log_client import EARLIEST_LOCAL, LATEST_TIERED, LogClient
 from tests.system.tiers.restoring import mirrors_topic, run_restore
@@ -293,6 +296,40 @@ def check_reads(broker: TieredBroker, written: Written, end_offset: int) -> None
         check_times(client, written, end_offset)
 
 
+def check_old_consumers(broker: TieredBroker, written: Written, end_offset: int) -> None:
+    """They do not know zstd, and could read these batches before the archive rewrote them."""
+    rows = written.seen(end_offset, committed=False)
+    for version in (1, 3, 4, 9):
+        with WireClient(broker.port) as client:
+            read = read_by_old_consumer(client, rows[-1].offset + 1, version)
+        assert read == [(row.offset, row.key, row.value) for row in rows]
+
+
+def read_by_old_consumer(
+    client: WireClient, end_offset: int, version: int
+) -> list[tuple[int, bytes | None, bytes | None]]:
+    rows = []
+    offset = 0
+    given_up_s = time.monotonic() + WAIT_S
+    while offset < end_offset:
+        assert time.monotonic() < given_up_s, offset
+        answer = fetch(client, TOPIC, offset, version=version, max_wait_ms=500)
+        assert answer.error_code == 0
+        content = fetched_bytes(answer)
+        for one in any_batch.walk(content):
+            assert one.header.codec != Codec.ZSTD
+            if one.header.is_control:
+                offset = one.header.next_offset
+                continue
+            rows += [
+                (record.offset, record.key, record.value)
+                for record in any_batch.iter_records(content, one.header, one.position)
+                if offset <= record.offset < end_offset
+            ]
+            offset = one.header.next_offset
+    return rows
+
+
 def check_times(client: LogClient, written: Written, end_offset: int) -> None:
     known = [ms for offset, ms in written.times.items() if offset < end_offset]
     for timestamp_ms in random.Random(3).sample(range(min(known), max(known)), 40):
@@ -348,6 +385,7 @@ def test_rewritten_batches_are_read_as_they_were_written_wherever_they_are_read(
     assert all(entry.recompressed_from_bytes is not None for entry in entries)
     assert len(entries) > 3
     check_reads(broker, written, border)
+    check_old_consumers(broker, written, border)
     # Over the border of the tiers, too.
     last = written.seen(end_offset, committed=True)
     assert consumed(broker, end_offset, "read_committed") == last

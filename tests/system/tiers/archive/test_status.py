@@ -16,6 +16,7 @@ from tests.system.tiers.conftest import MakeBroker
 from tests.system.tiers.log_client import LATEST, LATEST_TIERED, end_of, make_batches
 from tests.system.tiers.tiered_broker import (
     FREE_LOCALLY,
+    REGION,
     SEGMENT_BYTES,
     TIERED,
     WAIT_S,
@@ -41,7 +42,10 @@ def metrics_listener() -> ReservedPort:
 def broker(
     make_broker: MakeBroker, fault_proxy: FaultProxy, metrics_listener: ReservedPort
 ) -> TieredBroker:
-    listener = {"strandline.metrics.listener": f"http://127.0.0.1:{metrics_listener.number}"}
+    listener = {
+        "strandline.metrics.listener": f"http://127.0.0.1:{metrics_listener.number}",
+        "strandline.remote.check.interval.ms": "500",
+    }
     broker = make_broker(endpoint_url=fault_proxy.endpoint_url, settings=listener)
     broker.start()
     return broker
@@ -211,3 +215,30 @@ def test_a_segment_that_is_gone_is_not_all_well_and_is_read_again_when_it_is_bac
         # Whoever was not there when it was gone hears of it.
         assert metric(broker, name, reason="missing")
         assert "reads of the archive" in troubles(look())
+
+
+def test_the_last_verify_is_told_with_its_kind_and_what_it_found(
+    broker: TieredBroker, look: Callable[..., dict[str, object]], archive: Archive
+) -> None:
+    bucket = archive.bucket
+    options = ["--remote", bucket.url, "--endpoint-url", bucket.endpoint_url, "--region", REGION]
+
+    def figure() -> str:
+        checks = look()["checks"]
+        assert isinstance(checks, list)
+        return str({one["check"]: one["figure"] for one in checks}["archive verified"])
+
+    with broker.client(TOPIC) as client:
+        client.create_topic(TIERED)
+        client.produce(BATCHES)
+        broker.wait_until_archived(client)
+        assert figure().startswith("never")
+        assert main(["archive", "verify", *options]) == 0
+        eventually(lambda: figure().endswith("ago (checksums)"), timeout_s=WAIT_S)
+        assert "archive verified" not in troubles(look())
+        archive.store.delete([archive.segments(TOPIC)[0].log_key])
+        assert main(["archive", "verify", *options, "--quick"]) == 3
+        eventually(
+            lambda: troubles(look()).get("archive verified", "").startswith("1 finding"),
+            timeout_s=WAIT_S,
+        )

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from strandline.broker.tools.client.health import Page, check_broker
 from strandline.storage.remote.keys import MANIFEST_FILE
 from tests.support.broker import eventually
 from tests.support.fault_proxy import FaultProxy
+from tests.support.metrics import METRICS_ON, get, metric
 from tests.support.wire import WireClient
 from tests.system.group_calls import commit, committed
 from tests.system.tiers.conftest import MakeBroker
@@ -30,6 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.s3]
 TOPIC = "followed"
 POLICY_VIOLATION = 44
 KAFKA_STORAGE_ERROR = 56
+LAG = "strandline_replica_lag_seconds"
 UPLOAD_MS = "strandline.remote.active.segment.upload.ms"
 FIRST = make_batches(size_bytes=5 * SEGMENT_BYTES // 2)
 # So many batches of it are produced before somebody looks.
@@ -46,7 +49,7 @@ def test_a_replica_follows_the_archive_as_it_grows_and_writes_nothing_to_it(
         client.create_topic({**TIERED, **FREE_LOCALLY})
         client.produce(FIRST)
         border = origin.wait_until_archived(client)
-        replica = start_replica(make_broker, endpoint_url=fault_proxy.endpoint_url)
+        replica = start_replica(make_broker, METRICS_ON, endpoint_url=fault_proxy.endpoint_url)
         with replica.client(TOPIC) as reader:
             # The origin's metadata comes into the bucket by itself, and may come later.
             eventually(lambda: reader.list_offset(EARLIEST).error_code == 0, timeout_s=WAIT_S)
@@ -62,6 +65,11 @@ def test_a_replica_follows_the_archive_as_it_grows_and_writes_nothing_to_it(
             assert reader.read(0, new_border) == everything
             client.delete_records(border + 5)
             eventually(lambda: reader.offset_at(EARLIEST) == border + 5, timeout_s=WAIT_S)
+            # It says its role, and that it is up to date.
+            eventually(lambda: metric(replica, LAG) < WAIT_S, timeout_s=WAIT_S)
+            figures = {one.what: one for one in check_broker(Page(get(replica, "/metrics")), "")}
+            assert not figures["read-only replica"].trouble
+            assert not {"owns the archive", "metadata in the bucket"} & figures.keys()
             # Its groups are its own.
             with WireClient(replica.port) as groups:
                 eventually(lambda: commit(groups, "g", {(TOPIC, 0): 9}) == [0], timeout_s=WAIT_S)

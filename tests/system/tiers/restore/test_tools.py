@@ -17,7 +17,7 @@ import boto3.session
 import pytest
 
 from strandline.broker.cli import main
-from strandline.broker.commands.archive_tables import human_time
+from strandline.broker.commands.archive.tables import human_time
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.plurals import human_bytes
 from strandline.storage.records.batch.batch import read_header

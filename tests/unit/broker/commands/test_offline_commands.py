@@ -113,10 +113,10 @@ def test_an_interrupt_while_a_command_still_loads_is_no_traceback(
 @pytest.mark.parametrize(
     ("words", "module", "advice"),
     [
-        (("archive", "ls", "--remote", "file:///a"), "archive_tables.print_partitions", ""),
+        (("archive", "ls", "--remote", "file:///a"), "archive.tables.print_partitions", ""),
         (
             ("archive", "verify", "--remote", "file:///a", "--state", "{folder}/done.json"),
-            "archive_commands.verify",
+            "archive.commands.verify",
             "done.json: the same command continues from there",
         ),
         (

@@ -17,7 +17,7 @@ from strandline.broker.cluster.metadata.records import (
     ProducerIdsAllocated,
     TopicCreated,
 )
-from strandline.broker.commands.archive_commands import DAMAGED, VerifyOptions, verify
+from strandline.broker.commands.archive.commands import DAMAGED, VerifyOptions, verify
 from strandline.broker.commands.restore import MARK_FORMAT, MARK_VERSIONS, Restore, RestoreSummary
 from strandline.broker.config.loading import load_config
 from strandline.broker.coordination.runtime.group_archive import LiveRecord, encode_live

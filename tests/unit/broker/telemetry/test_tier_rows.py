@@ -32,6 +32,7 @@ TOPICS = [f"t{number:03d}" for number in range(100)]
 PARTITIONS_PER_TOPIC = 40
 HELD = HoldingTransaction(producer_id=77, epoch=1, start_offset=12)
 EXPOSED = Exposure(record_count=9, size_bytes=7, age_s=6.0, late_s=1.5)
+FAILURE = FailureInfo(kind="TierUnavailable", reason="away", attempts=1, since_s=0)
 # Of Python's or C's functions, in one step: some hundred microseconds.
 CALLS_PER_STEP_MAX = 2000
 
@@ -48,7 +49,6 @@ def statistics_of(where: TopicPartition) -> PartitionStatistics:
         )
         for number, state in enumerate([SegmentState.NEXT, SegmentState.ACTIVE])
     ]
-    failure = FailureInfo(kind="TierUnavailable", reason="away", attempts=1, since_s=0)
     return PartitionStatistics(
         topic_partition=where,
         log_start_offset=0,
@@ -64,7 +64,7 @@ def statistics_of(where: TopicPartition) -> PartitionStatistics:
         copy_lag_bytes=7,
         copy_lag_segments=1,
         manifest_known=True,
-        copy_failure=failure if where.partition == 3 else None,
+        copy_failure=FAILURE if where.partition == 3 else None,
         delete_failure=None,
         holding=HELD if where.partition == 5 else None,
         exposed=None if where.partition == 3 else EXPOSED,
@@ -81,7 +81,7 @@ def steps() -> Callable[[], Iterator[Step]]:
         counters={topic: TopicCounters(copied_bytes=2) for topic in TOPICS},
         departed=TopicCounters(),
         health=SimpleNamespace(
-            is_up=True, outage=None, write_refusal=None, last_answers_s={"read": 0.0}
+            is_up=True, outage=FAILURE, write_refusal=FAILURE, last_answers_s={"read": 0.0}
         ),
         ownership=SimpleNamespace(is_ours=True),
         copy_quota=quota,
@@ -95,6 +95,8 @@ def steps() -> Callable[[], Iterator[Step]]:
         mirror_lag=lambda: 0,
         verifications=lambda: None,
         state_exposures=lambda: {OFFSETS_TOPIC: [EXPOSED, None, Exposure()]},
+        failing=lambda: [SimpleNamespace(activity="purge", subject="orders", failure=FAILURE)],
+        replica_lag_s=lambda: None,
         deleted_counts=dict,
         conditions=lambda: None,
         lacks=tuple,
@@ -191,3 +193,17 @@ def test_sums_are_those_of_every_partition(steps: Callable[[], Iterator[Step]]) 
     # For each topic, one series of each family, and no more for its partitions.
     shown = len(TOPICS) + 1
     assert len(exposed) == 2 * (shown + 2) + 2 * (shown + 1) + 1
+
+
+def test_what_fails_is_shown_with_its_labels(steps: Callable[[], Iterator[Step]]) -> None:
+    texts: LabelTexts = {}
+    lines = [
+        line
+        for row in steps()
+        if row is not None
+        for line in write_family(*row, PageFormat.TEXT, texts)
+    ]
+    page = "".join(lines)
+    labels = 'activity="purge",subject="orders",error="TierUnavailable"'
+    assert f"strandline_remote_upkeep_failing_seconds{{{labels}}} " in page
+    assert 'strandline_remote_down_seconds{error="TierUnavailable",reason="away"} ' in page

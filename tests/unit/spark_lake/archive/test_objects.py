@@ -39,7 +39,7 @@ from strandline.spark_lake.options.selection_options import Subscribe
 from strandline.storage.errors import ObjectArchived
 
 pytestmark = pytest.mark.slow
-CREDENTIALS = {"s3.key": "test", "s3.secret": "test"}
+CREDENTIALS = {"s3.access.key": "test", "s3.secret": "test"}
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def test_missing_credentials_are_access_denied(
 ) -> None:
     without_credentials(monkeypatch, tmp_path)
     without = {name: text for name, text in options.items() if name not in CREDENTIALS}
-    assert "s3.key and s3.secret" in refused(without, AccessDenied)
+    assert "s3.access.key and s3.secret" in refused(without, AccessDenied)
 
 
 def test_a_server_that_is_away_is_unavailable_in_bounded_time(options: dict[str, str]) -> None:
@@ -224,7 +224,7 @@ def test_addresses_need_credentials_to_be_signed(
 ) -> None:
     without_credentials(monkeypatch, tmp_path)
     reader = ObjectReader(options["path"], S3Options(endpoint_url=options["s3.endpoint.url"]))
-    with pytest.raises(AccessDenied, match=r"s3\.key and s3\.secret") as caught:
+    with pytest.raises(AccessDenied, match=r"s3\.access\.key and s3\.secret") as caught:
         reader.addresses(["cluster.json"], 600)
     assert f"sign {options['path']}/cluster.json" in str(caught.value)
 
@@ -286,8 +286,8 @@ def caused(error: Exception, cause: Exception) -> Exception:
     ("raised", "kind", "says"),
     [
         (FileNotFoundError("key"), ObjectNotFound, "does not exist"),
-        (PermissionError("Forbidden"), AccessDenied, "s3.key and s3.secret"),
-        (NoCredentialsError("none"), AccessDenied, "s3.key and s3.secret"),
+        (PermissionError("Forbidden"), AccessDenied, "s3.access.key and s3.secret"),
+        (NoCredentialsError("none"), AccessDenied, "s3.access.key and s3.secret"),
         (caused(PermissionError("x"), S3Failure("InvalidObjectState")), ObjectArchived, "restored"),
         (caused(OSError("x"), S3Failure("InvalidRange")), ObjectCorrupt, "shorter"),
         (OSError("connection refused"), TierUnavailable, "connection refused"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from strandline.spark_lake.options.given_options import OPTION_NAMES
@@ -105,7 +107,7 @@ def test_every_option_of_sparks_kafka_source_is_taken_or_refused_with_a_reason()
 def test_empty_values_are_refused_but_where_an_environment_may_be_empty() -> None:
     for name in OPTION_NAMES:
         given = {**REQUIRED, name: " "}
-        if name.startswith("s3.") or name == "schemaRegistry.auth":
+        if name.startswith("s3.") or name == "schemaRegistry.userPassword":
             parse(**given)
         else:
             assert refused(given) == f"option {name} is empty: give it a value, or leave it out"
@@ -123,7 +125,7 @@ def test_an_option_that_is_given_twice_is_refused() -> None:
 
 def test_an_option_that_is_none_was_not_given() -> None:
     """As Spark has it: what an environment does not have is no text `None`."""
-    given = {"s3.key": "k", "s3.token": None, "s3.region": None, "minPartitions": None}
+    given = {"s3.access.key": "k", "s3.token": None, "s3.region": None, "minPartitions": None}
     options = make_query("s3://b", "t", options=given).options
     assert (options.s3, options.splits_min) == (S3Options(key="k"), 1)
 
@@ -135,3 +137,13 @@ def test_options_about_brokers_are_refused_because_they_would_do_nothing(name: s
     # Spark hands names over in lower case.
     with pytest.raises(InvalidConfig, match=f"option {name} has no meaning here"):
         parse(**{name.lower(): "3"})
+
+
+# Spark's default, from 4.0 on.
+SPARK_HIDES = "(?i)secret|password|token|access[.]?key"
+
+
+def test_spark_hides_each_credential_in_its_event_log() -> None:
+    """By `spark.redaction.regex`: the OPTIONS of a view stand there."""
+    shown = set(OPTION_NAMES) - {one for one in OPTION_NAMES if re.search(SPARK_HIDES, one)}
+    assert {one for one in shown if re.search("key|secret|auth|pass", one, re.I)} == set()

@@ -114,7 +114,7 @@ def test_bad_values_are_refused_by_name(name: str, value: str) -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    options = parse(**{"s3.key": "K", "s3.secret": "hush", "s3.token": "shush"})
+    options = parse(**{"s3.access.key": "K", "s3.secret": "hush", "s3.token": "shush"})
     assert "hush" not in repr(options)
 
 
@@ -179,7 +179,7 @@ def test_settings_of_s3_that_cannot_be_are_no_failure_of_the_store(
     options: dict[str, str], says: str
 ) -> None:
     """Nobody is told to try again."""
-    keys = {} if "s3.profile" in options else {"s3.key": "k", "s3.secret": "s"}
+    keys = {} if "s3.profile" in options else {"s3.access.key": "k", "s3.secret": "s"}
     given = {"s3.endpoint.url": "http://127.0.0.1:9", **keys, **options}
     path = given.pop("path", "s3://bucket/p")
     with pytest.raises(InvalidConfig, match=f"{says}.*; see the options path and s3"):

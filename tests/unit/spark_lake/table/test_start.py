@@ -217,7 +217,7 @@ def test_refused_credentials_end_it_at_once_in_one_line(
         }[place]
         assert follow(given, lambda: None) == (1, [])
     (said,) = capsys.readouterr().err.strip().splitlines()
-    assert "check the credentials" in said or "schemaRegistry.auth" in said
+    assert "check the credentials" in said or "schemaRegistry.userPassword" in said
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from strandline.broker.protocol.formats.offsets_topic import (
 )
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.errors import CorruptRecords, TierUnavailable
+from strandline.storage.errors import AccessDenied, CorruptRecords, TierUnavailable
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch.marker import MarkerType, TransactionMarker, encode_marker
@@ -79,11 +79,11 @@ def marker(offset: int, producer_id: int, kind: MarkerType) -> bytes:
     )
 
 
-def open_log(folder: Path) -> LocalLog:
+def open_log(folder: Path, number: int = 0) -> LocalLog:
     folder.mkdir(parents=True, exist_ok=True)
     return LocalLog.open(
         folder,
-        topic_partition=PARTITION,
+        topic_partition=TopicPartition(OFFSETS_TOPIC, number),
         topic_id=UUID(int=1),
         config=LogConfig(),
         clock=ManualClock(),
@@ -263,6 +263,36 @@ def test_groups_whose_tombstones_were_compacted_away_unread_are_gone(tmp_path: P
         found = read_group_state(store, 0)
         assert found is not None
         assert [record.key for record in found] == [commit("later", 1)[0]]
+
+    asyncio.run(run())
+
+
+def test_a_partition_whose_upload_fails_waits_for_itself_alone(tmp_path: Path) -> None:
+    """One with nothing to write reset the wait, and the age of the failure never grew."""
+
+    async def run() -> None:
+        store, clock = MemoryStore(), ManualClock()
+        locals_ = [open_log(tmp_path / f"{number}", number) for number in range(3)]
+        for local in locals_[:2]:
+            append(local, [commit("g", 1)])
+        denied = Fault(operation="put", key_pattern=r"0\.log$", error=AccessDenied, times=-1)
+        store.add_fault(denied)
+        with ThreadPoolExecutor(1) as executor:
+            logs = [UnifiedLog(local) for local in locals_]
+            archive = GroupArchive(store, lambda: logs, executor=executor, clock=clock)
+            for _ in range(100):
+                await archive.run_once()
+                clock.advance_ms(500)
+            assert store.keys() == [state_key(GROUPS_PREFIX, 1)]
+            assert denied.hit_count < 12
+            (state,) = archive.failing
+            assert state.subject == f"{OFFSETS_TOPIC}-0"
+            assert state.failure is not None
+            assert clock.monotonic_s() - state.failure.since_s > 40
+            store.clear_faults()
+            clock.advance_ms(40_000)
+            await archive.run_once()
+            assert archive.failing == []
 
     asyncio.run(run())
 

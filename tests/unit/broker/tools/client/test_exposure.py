@@ -78,7 +78,8 @@ def _verified(**runs: tuple[int, int]) -> Page:
 
 
 def test_the_last_verify_is_told_with_its_age_and_kind_and_never_is_said() -> None:
-    assert "never" in check_verified(Page(""), 0).figure
+    never = check_verified(Page(""), 0)
+    assert ("never" in never.figure, never.is_known, never.trouble) == (True, False, "")
     check = check_verified(_verified(sizes=(90_000, 0), everything=(0, 0)), 100_000)
     assert check.figure == "2 h 46 min ago (sizes), 1 d 3 h ago (everything)"
     assert not check.trouble

@@ -181,6 +181,43 @@ def test_a_store_that_is_down_is_the_one_trouble_and_its_reason_is_said(
     assert figures["writes to the archive"] == "not known"
 
 
+def test_a_replica_says_its_role_and_how_far_behind_it_is() -> None:
+    """A healthy one was behind for ever: its metadata are in no bucket."""
+    text = "".join(
+        f"{line}\n"
+        for line in WELL.splitlines()
+        if "archive_owned" not in line and "mirror_lag" not in line
+    )
+    checks = check_broker(Page(f"{text}strandline_replica_lag_seconds 4.2\n"), "")
+    figures = {check.what: check.figure for check in checks}
+    assert figures["read-only replica"] == "4 s behind what its origin archived"
+    assert figures["writes to the archive"] == "none: this is a read-only replica"
+    assert not {"owns the archive", "metadata in the bucket"} & figures.keys()
+    assert not any(check.trouble for check in checks)
+    late = check_broker(Page(f"{text}strandline_replica_lag_seconds 601\n"), "")
+    assert [check.what for check in late if check.trouble] == ["read-only replica"]
+
+
+def test_work_of_no_partition_that_fails_is_named_with_what_it_costs() -> None:
+    name = "strandline_remote_upkeep_failing_seconds"
+    rows = [
+        ("groups", "__consumer_offsets-1", 4),
+        ("groups", "__consumer_offsets-7", 70),
+        ("purge", "orders", 9),
+    ]
+    text = "".join(
+        f'{name}{{activity="{activity}",subject="{subject}",error="AccessDenied"}} {for_s}\n'
+        for activity, subject, for_s in rows
+    )
+    (check,) = [one for one in check_broker(Page(WELL + text), "") if one.trouble]
+    assert check.trouble == (
+        "a restore would lose the newest offsets of groups (__consumer_offsets-7 for 70 s:"
+        " AccessDenied); objects of a deleted topic stay in the bucket (orders for 9 s:"
+        " AccessDenied)"
+    )
+    assert "tiering does not succeed" in runbook_of(check)
+
+
 def test_when_the_store_last_answered_is_said() -> None:
     name = "strandline_remote_last_answer_seconds"
     page = Page(f'{WELL}{name}{{what="read"}} 3.2\n{name}{{what="write"}} 12.7\n')

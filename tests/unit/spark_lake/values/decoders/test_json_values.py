@@ -15,6 +15,7 @@ import pytest
 from strandline.spark_lake.values.decoders.decoder import UnparsableValue
 from strandline.spark_lake.values.decoders.json_values import JsonValues
 from strandline.spark_lake.values.schema.ddl import parse_columns
+from strandline.storage.errors import InvalidConfig
 from tests.unit.spark_lake.values.valued_archive import BAD, MOMENT, archive_of, values_of
 
 INSTANT = dt.datetime(2024, 3, 10, 2, 30, 0, 123456, tzinfo=dt.UTC)
@@ -157,3 +158,58 @@ def test_a_value_that_does_not_fit_its_column_is_told_by_the_field(text: str, sa
     columns = "a BIGINT, b STRUCT<c: INT>, at TIMESTAMP, d DECIMAL(4, 2), small SMALLINT, day DATE"
     with pytest.raises(UnparsableValue, match=f"^{says}"):
         decoded(columns, text)
+
+
+FIELDS = "id BIGINT, place STRUCT<city: STRING, at: STRUCT<x: INT, y: INT>>, tags ARRAY<INT>"
+GOOD = {"id": 1, "place": {"city": "c", "at": {"x": 1, "y": 2}}, "tags": [1]}
+
+
+def by_field(*values: object) -> list[Any]:
+    texts = [one if isinstance(one, bytes | None) else json.dumps(one).encode() for one in values]
+    made = JsonValues(parse_columns(FIELDS))
+    return list(made.decode_fields(pa.array(texts, pa.binary())).to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("value", "row"),
+    [
+        (GOOD, GOOD),
+        (GOOD | {"id": "1"}, GOOD | {"id": None}),
+        (GOOD | {"tags": [1, "x"]}, GOOD | {"tags": None}),
+        (GOOD | {"place": "c"}, GOOD | {"place": None}),
+        (GOOD | {"place": None, "id": 1.5}, GOOD | {"place": None, "id": None}),
+        ({"id": "1"}, {"id": None, "place": None, "tags": None}),
+        (
+            GOOD | {"place": {"city": 3, "at": {"x": "1", "y": 2}}},
+            GOOD | {"place": {"city": None, "at": {"x": None, "y": 2}}},
+        ),
+        (GOOD | {"place": {"at": 1}}, GOOD | {"place": {"city": None, "at": None}}),
+        (b'{"id": 1', None),
+        (b'{"id": 1}{"id": 2}', None),
+        (b"[1]", None),
+        (b"\xff", None),
+        (b"", None),
+        (None, None),
+    ],
+)
+def test_a_field_that_does_not_parse_is_null_and_no_other(value: object, row: object) -> None:
+    assert by_field(value) == [row]
+    assert by_field(GOOD, value, GOOD, value, value) == [GOOD, row, GOOD, row, row]
+
+
+def test_fields_are_null_where_they_do_not_parse_in_many_rows_and_in_few(tmp_path: Path) -> None:
+    """One wrong among thousands; and all of them wrong, in the same field."""
+    for bad in ({777}, set(range(1000))):
+        values = [
+            json.dumps({"id": "x" if n in bad else n, "city": "c"}).encode() for n in range(1000)
+        ]
+        archive = archive_of(tmp_path / str(len(bad)), values)
+        options = {"valueFormat": "json", "valueSchema": "id INT, city STRING"}
+        rows = values_of(archive, **options, valueErrors="field")
+        assert rows == [{"id": None if n in bad else n, "city": "c"} for n in range(1000)]
+
+
+def test_fields_of_other_formats_cannot_be_told_apart(tmp_path: Path) -> None:
+    archive = archive_of(tmp_path, [b"x"])
+    with pytest.raises(InvalidConfig, match="valueErrors=field goes with valueFormat=json"):
+        values_of(archive, valueFormat="string", valueErrors="field")

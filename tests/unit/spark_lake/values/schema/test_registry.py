@@ -49,9 +49,13 @@ def test_a_registry_that_refuses_or_knows_nothing_is_explained(
     for path in (latest, latest + "?format=serialized"):
         registry.answers[path] = {"id": 1, "schema": json.dumps(ORDER)}
     registry.password = "me:secret"
-    with pytest.raises(AccessDenied, match=r"schemaRegistry\.auth"):
+    with pytest.raises(AccessDenied, match=r"schemaRegistry\.userPassword"):
         values_of(archive, valueFormat="avro", valueSubject="s", registryurl=registry.url)
-    options = {"registryurl": registry.url, "registryauth": "me:secret", "valueSubject": "s"}
+    options = {
+        "registryurl": registry.url,
+        "registryuserPassword": "me:secret",
+        "valueSubject": "s",
+    }
     with pytest.raises(ObjectCorrupt, match="offset 0 does not parse"):
         values_of(archive, valueFormat="avro", **options)
     with pytest.raises(InvalidConfig, match="the registry has avro"):
@@ -123,7 +127,11 @@ def test_a_registry_that_sends_elsewhere_does_not_send_the_password_along(
     tmp_path: Path, registry: FakeRegistry
 ) -> None:
     archive = archive_of(tmp_path, [framed(8, avro(ORDER_ROW))])
-    given = {"valueFormat": "avro", "registryurl": registry.url, "registryauth": "me:secret"}
+    given = {
+        "valueFormat": "avro",
+        "registryurl": registry.url,
+        "registryuserPassword": "me:secret",
+    }
     other = registry.url.replace("127.0.0.1", "localhost")
 
     def answer(url: str) -> list[bytes]:

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.commands import archive_commands, archive_retention, archive_tables
-from strandline.broker.commands.archive_commands import VerifyOptions
+from strandline.broker.commands.archive import commands as archive_commands
+from strandline.broker.commands.archive import retention as archive_retention
+from strandline.broker.commands.archive import tables as archive_tables
+from strandline.broker.commands.archive.commands import VerifyOptions
 from strandline.storage import files
 from strandline.storage.model import EpochStart, TopicIdPartition
 from strandline.storage.remote.keys import manifest_key, segment_keys, topic_key

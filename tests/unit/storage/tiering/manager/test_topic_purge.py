@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.errors import (
+    AccessDenied,
     TierUnavailable,
 )
 from strandline.storage.remote.keys import topic_folder
@@ -43,6 +44,26 @@ async def test_deleting_a_topic_empties_its_folder(tmp_path: Path) -> None:
         assert rig.memory.keys() == []
         folder = topic_folder(TOPIC, TOPIC_ID)
         assert rig.memory.count_requests("abort_uploads", folder), "what is half uploaded goes too"
+
+
+@asynchronous
+async def test_a_purge_that_fails_is_known_with_its_topic_and_kind(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(1)
+        await rig.settle()
+        rig.memory.add_fault(Fault(operation="delete", error=AccessDenied, times=-1))
+        rig.manager.delete_topic(rig.topic_info)
+        await rig.manager.run_once()
+        rig.pass_ms(GRACE_MS)
+        await rig.manager.run_once()
+        (state,) = rig.manager.failing
+        assert state.failure is not None
+        found = state.activity, state.subject, state.failure.kind
+        assert found == ("purge", TOPIC, "AccessDenied")
+        rig.memory.clear_faults()
+        rig.pass_ms(GRACE_MS)
+        await rig.manager.run_once()
+        assert rig.manager.failing == []
 
 
 async def empty(rig: Rig, ask: Callable[[TopicInfo], None]) -> None:

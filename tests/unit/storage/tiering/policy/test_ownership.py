@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from strandline.storage.errors import AccessDenied, StoreFull, TierError, TierUnavailable
+from strandline.storage.errors import (
+    AccessDenied,
+    ArchiveLost,
+    StoreFull,
+    TierError,
+    TierUnavailable,
+)
+from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.remote.manifest.store import commit, load
 from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
 from tests.support.memory_store import Fault
@@ -229,3 +236,20 @@ async def test_a_manifest_that_cannot_be_claimed_is_read_all_the_same(
         await settle(rig)
         assert rig.archived[-1] == (20, 30)
         await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_a_broker_that_lost_its_archive_refuses_producers_where_it_is_told_to(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.ownership = Ownership(refuses_if_lost=True)
+        await rig.crash()
+        rig.produce(3)
+        rig.ownership.lose("another broker")
+        with pytest.raises(ArchiveLost):
+            rig.produce(1)
+        # The markers of its transactions are its own.
+        own = memoryview(bytearray(rig.sent[-1]))
+        rig.log.append(own, leader_epoch=rig.leader_epoch, origin=AppendOrigin.COORDINATOR)
+        assert rig.log.end_offset == 6

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from strandline.broker.commands.archive_commands import DAMAGED
-from strandline.broker.commands.archive_tables import WHERE_IT_IS
+from strandline.broker.commands.archive.commands import DAMAGED
+from strandline.broker.commands.archive.tables import WHERE_IT_IS
 from strandline.broker.commands.progress import Working
 from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.tables import Column, print_table

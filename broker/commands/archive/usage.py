@@ -11,7 +11,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from strandline.broker.commands.archive_tables import WHERE_IT_IS, human_time
+from strandline.broker.commands.archive.tables import WHERE_IT_IS, human_time
 from strandline.broker.commands.prices import digits
 from strandline.broker.commands.progress import Working
 from strandline.broker.tools.client.failures import WrongUse

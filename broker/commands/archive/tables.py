@@ -50,7 +50,7 @@ def print_partitions(store: ObjectStore, *, topic: str | None, as_json: bool = F
     segments = sum(row.segment_count for row in rows)
     print(
         f"{counted(len(rows), 'partition')}, {counted(segments, 'segment')},"
-        f" {human_bytes(total_bytes)}; manifests alone were read"
+        f" {human_bytes(total_bytes)}"
     )
     deleting = sum(row.deleting_count for row in rows)
     if deleting:
@@ -70,7 +70,7 @@ def _verified_text(runs: Iterable[Verification]) -> str:
         f" ({counted(run.finding_count, 'finding') if run.finding_count else 'whole'})"
         for run in sorted(runs, key=lambda run: -run.finished_ms)
     ]
-    return f"`strandline archive verify`: {', '.join(told) or 'never'}"
+    return f"manifests alone were read; last `archive verify`: {', '.join(told) or 'never'}"
 
 
 _PARTITION_COLUMNS = (

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from operator import itemgetter
 
-from strandline.broker.commands.archive_tables import human_time
+from strandline.broker.commands.archive.tables import human_time
 from strandline.broker.commands.progress import Working
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import print_json, say

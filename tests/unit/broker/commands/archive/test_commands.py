@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.cli import main
-from strandline.broker.commands import archive_commands
+from strandline.broker.commands.archive import commands as archive_commands
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.keys import VERIFY_KEY
 from strandline.storage.remote.manifest.verification import load_verifications
@@ -68,7 +68,7 @@ def test_a_check_of_the_whole_archive_is_remembered_in_it_with_its_kind_and_its_
     main(["archive", "ls", *archive.options])
     listed = capsys.readouterr().out
     assert "manifest ok" in listed
-    assert "`strandline archive verify`: never" in listed
+    assert "last `archive verify`: never" in listed
     main(["archive", "verify", *archive.options, "--topic", archive.topic])
     assert load_verifications(archive.store) == {}
     main(["archive", "verify", *archive.options])
@@ -82,7 +82,7 @@ def test_a_check_of_the_whole_archive_is_remembered_in_it_with_its_kind_and_its_
     assert runs["sizes"].finding_count == whole.finding_count + 1
     capsys.readouterr()
     main(["archive", "ls", *archive.options])
-    assert "`strandline archive verify`: sizes 20" in capsys.readouterr().out
+    assert "last `archive verify`: sizes 20" in capsys.readouterr().out
 
 
 def test_a_note_of_a_check_that_cannot_be_read_is_none(tmp_path: Path) -> None:

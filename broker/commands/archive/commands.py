@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strandline.broker.cluster.metadata.log_reader import cluster_id_or_damage, salvage_history
-from strandline.broker.commands.archive_tables import WHERE_IT_IS
+from strandline.broker.commands.archive.tables import WHERE_IT_IS
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.coordination.runtime.group_archive import read_group_state
 from strandline.broker.tools.client.confirmation import confirm

@@ -1,0 +1,1 @@
+"""What `strandline archive` does with the objects of a bucket, without a broker."""
