@@ -172,9 +172,11 @@ class RetentionEnforcer:
             return
         cutoff_ms = now_ms - config.retention_ms
         entry = await remote.find_entry(unified_log.log_start_offset)
-        # What one segment spans by itself is as in Kafka.
+        # What one segment spans by itself is as in Kafka: it may hold old records that came lately.
         late_ms = span_ms + config.segment_age_ms_max
         if entry is None or not 0 <= entry.oldest_ms < cutoff_ms - late_ms:
+            return
+        if now_ms - entry.uploaded_ms < late_ms:
             return
         self._searched_ms[unified_log.topic_partition] = now_ms
         first_kept = await unified_log.find_timestamp(cutoff_ms + 1)

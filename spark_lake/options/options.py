@@ -258,6 +258,8 @@ def _url(given: GivenOptions) -> str:
         )
     # A plain path: no character of it is special.
     is_folder = text.startswith("/")
+    if not is_folder:
+        check_no_password("option path", text)
     parts = SplitResult("file", "", text, "", "") if is_folder else urlsplit(text)
     # In a URL `%20` is a space, as for the broker. A URL cut at `#` names another archive.
     path = parts.path if is_folder else unquote(parts.path)

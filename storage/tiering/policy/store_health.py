@@ -4,7 +4,9 @@
      └── every 20 s: a probe                             └── a probe fails: wait 0.5, 1, 2 ... 5 s
 
 Down is a store that does not answer (TierUnavailable), or that refuses the claim of the archive or
-the read of a probe. What the store says of a single partition (403) concerns only that one.
+the read of a probe. What the store says of a single partition (403) concerns only that one. After
+a failed claim only the next claim ends it: an empty folder, whose volume is not mounted, answers
+probes.
 
 While it is down no partition uploads, inspects or counts attempts; one small probe at a time stands
 for all of them. So an outage costs little however many partitions there are, and ends within
@@ -79,6 +81,8 @@ class StoreHealth:
         self._probe_at_s = now_s + PROBE_INTERVAL_S
         self._told_s = now_s
         self._is_claimed = False
+        # Whether the last claim could not read; then the store may answer, and yet not serve us.
+        self._claim_fails = False
         # Why the store is down; None: it is up.
         self.outage: FailureInfo | None = None
         # Why the store refuses writes, and since when; None: it accepts them, as far as is known.
@@ -105,6 +109,7 @@ class StoreHealth:
 
         `failure`: why it could not be read; `refusal`: why it takes no writes.
         """
+        self._claim_fails = failure is not None
         if failure is not None:
             self.failed(failure)
             return False
@@ -151,6 +156,8 @@ class StoreHealth:
                 return False
             is_refused = isinstance(refusal, AccessDenied | StoreFull)
             is_back = self._note_write(refusal if is_refused else None)
+        if self._claim_fails:
+            return is_back
         return self._note_return() or is_back
 
     async def _ask(self, probe: _Probe) -> TierError | None:

@@ -75,6 +75,13 @@ class Log:
     open_base: int = 0
     closed: list[tuple[int, int]] = field(default_factory=list)
 
+    @property
+    def archive_end(self) -> int:
+        return self.closed[0][0] if self.closed else self.open_base
+
+    def segment_end(self, offset: int) -> int:
+        return next((end for _, end in self.closed if end > offset), self.end)
+
 
 class Broker:
     """Writes the archive of topic `t`, step by step, as random as told."""
@@ -97,7 +104,7 @@ class Broker:
                 log.end += self.random.randint(1, 30)
             case "piece" if log.end > self._uploaded(log, manifest):
                 self._upload_piece(partition)
-            case "grow" if len(manifest.tail) > 1:
+            case "grow" if self._may_grow_together(log, manifest.tail[-2:]):
                 self._grow_together(partition)
             case "close" if log.end > log.open_base:
                 log.closed.append((log.open_base, log.end))
@@ -128,11 +135,12 @@ class Broker:
                     self.archive_next(count - 1)
 
     def archive_next(self, partition: int) -> None:
-        """The next closed segment goes up; the pieces go, whosesoever they are."""
+        """The next closed segment goes up; its pieces go, and those behind it stay."""
         start, end = self.logs[partition].closed.pop(0)
         tail = self.archive.manifest("t", partition).tail
         self.archive.add_segment("t", batches(partition, start, end), partition=partition)
-        self._delete([part.key for part in tail])
+        kept = {part.key for part in self.archive.manifest("t", partition).tail}
+        self._delete([part.key for part in tail if part.key not in kept])
 
     def readable(self, partition: int) -> tuple[int, int]:
         """From the log start to where the archive ends, with the pieces behind it."""
@@ -143,17 +151,17 @@ class Broker:
         return manifest.log_start_offset, end
 
     def _uploaded(self, log: Log, manifest: Manifest) -> int:
-        tail = manifest.tail
-        is_of_open = bool(tail) and tail[0].base_offset == log.open_base
-        return tail[-1].end_offset if is_of_open else log.open_base
+        return manifest.tail[-1].end_offset if manifest.tail else log.archive_end
 
     def _upload_piece(self, partition: int) -> None:
-        """The first piece of a new segment takes the place of those of the last."""
+        """No piece reaches over the end of a segment."""
         log, manifest = self.logs[partition], self.archive.manifest("t", partition)
         start = self._uploaded(log, manifest)
-        end = self.random.randint(start + 1, log.end)
-        kept = manifest.tail if manifest.tail and start > log.open_base else ()
-        self._save_tail(partition, kept, start, end)
+        end = self.random.randint(start + 1, log.segment_end(start))
+        self._save_tail(partition, manifest.tail, start, end)
+
+    def _may_grow_together(self, log: Log, parts: Sequence[TailPart]) -> bool:
+        return len(parts) == 2 and parts[1].end_offset <= log.segment_end(parts[0].base_offset)
 
     def _grow_together(self, partition: int) -> None:
         tail = self.archive.manifest("t", partition).tail

@@ -150,6 +150,7 @@ def test_s3_options_reach_s3fs() -> None:
 @pytest.mark.parametrize(
     "given",
     [
+        {"path": "s3://user:pass-word@bucket/prefix"},
         {"s3.endpoint.url": "http://user:pass-word@minio:9000"},
         {"valueFormat": "avro", "schemaRegistry.url": "http://user:pass-word@registry:8081"},
     ],

@@ -132,6 +132,9 @@ async def test_a_claim_that_fails_tells_it_and_one_that_succeeds_ends_it(
         assert not found.health.is_up
         assert found.health.outage is not None
         assert found.health.outage.reason == "get cluster.json: why"
+        # The store answers, as the folder of a volume that is not mounted does.
+        assert not await found.look_after(INTERVAL_MS)
+        assert not found.health.is_up
         assert found.health.note_claim(None, None)
         assert found.health.is_up
 
