@@ -24,6 +24,8 @@ LABELS_OF_PROMETHEUS = {"job", "instance", "quantile", "alertstate", "alertname"
 WHILE_FAILING = {
     "strandline_remote_copy_failing_seconds",
     "strandline_remote_delete_failing_seconds",
+    "strandline_remote_down_seconds",
+    "strandline_remote_upkeep_failing_seconds",
     "strandline_remote_writes_refused_seconds",
     "strandline_remote_copy_waiting_segments",
     "strandline_remote_copy_held_seconds",

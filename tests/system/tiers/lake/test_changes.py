@@ -173,7 +173,9 @@ def test_wrong_credentials_are_told_as_such(
     for path in ("cluster", r"\.log"):
         fault_proxy.clear()
         fault_proxy.add(Rule(action=Action.STATUS, path=path, status=status, code=code, times=-1))
-        with pytest.raises(AccessDenied, match=rf"{s3_bucket.url}/.*s3\.access\.key and s3\.secret"):
+        with pytest.raises(
+            AccessDenied, match=rf"{s3_bucket.url}/.*s3\.access\.key and s3\.secret"
+        ):
             scan(s3_bucket.url, "t", options=options).read_all()
 
 
