@@ -86,7 +86,9 @@ _CLEANING = next_one("a cleaning keeps the memory that it began with")
 _IMAGE = next_one("each request is judged by itself")
 
 BROKER: Mapping[str, Answer] = {
-    "max.connections": asked(f"{_BROKER}::test_a_limit_of_connections_counts_from_the_next_one"),
+    "max.connections": told(
+        "unit/broker/network/test_server.py::test_connections_above_a_lowered_limit_are_closed_the_quietest_first"
+    ),
     "max.connections.per.ip": asked(
         f"{_BROKER}::test_connections_from_one_address_are_limited_but_for_overrides"
     ),
