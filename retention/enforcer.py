@@ -43,7 +43,7 @@ from strandline.retention.policy import (
     judge,
 )
 from strandline.storage.clock import Clock
-from strandline.storage.config.log_config import UNLIMITED
+from strandline.storage.config.log_config import UNLIMITED, LogConfig
 from strandline.storage.errors import StorageError
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import Offset, TimestampMs, TopicPartition
@@ -155,9 +155,10 @@ class RetentionEnforcer:
         if not unified_log.may_append:
             # The archive reaches beyond the local log, and the log start would, too.
             return
+        config = unified_log.config
         verdict = await self._judge_total(unified_log, now_ms)
         if verdict.end_offset is not None:
-            self._move_log_start(unified_log, verdict.end_offset, verdict.reasons[-1])
+            self._move_log_start(unified_log, verdict.end_offset, verdict.reasons[-1], config)
 
     async def _pass_old_records(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> None:
         """Moves the log start past expired records of the archived segment that it lies in."""
@@ -183,10 +184,16 @@ class RetentionEnforcer:
         if first_kept is not None:
             # Not past the segment: the next one may be of records without a time, and young.
             end_offset = min(first_kept.offset, entry.end_offset, gate)
-            self._move_log_start(unified_log, end_offset, DropReason.AGE)
+            self._move_log_start(unified_log, end_offset, DropReason.AGE, config)
 
-    def _move_log_start(self, unified_log: UnifiedLog, offset: Offset, reason: DropReason) -> None:
-        if offset <= unified_log.log_start_offset:
+    def _move_log_start(
+        self, unified_log: UnifiedLog, offset: Offset, reason: DropReason, config: LogConfig
+    ) -> None:
+        """Moves the log start, unless `config` was altered while the store was asked.
+
+        The next round decides by the new limits.
+        """
+        if offset <= unified_log.log_start_offset or unified_log.config is not config:
             return
         unified_log.move_log_start(offset)
         self._wake_tiering(unified_log.topic_partition)

@@ -334,6 +334,30 @@ async def test_old_records_that_came_lately_stay_with_the_new_ones_of_their_segm
 
 
 @asynchronous
+async def test_retention_that_is_raised_while_it_looks_into_a_segment_deletes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce(5, timestamp_ms=rig.clock.now_ms() - 300_000)
+        rig.produce(5)
+        rig.roll()
+        await rig.manager.run_once()
+        rig.configure(retention_ms=80_000, segment_ms=1_000)
+        rig.pass_ms(12_000)
+        original = UnifiedLog.find_timestamp
+
+        async def raised_meanwhile(log: UnifiedLog, timestamp_ms: int) -> TimestampOffset | None:
+            rig.configure(retention_ms=400_000)
+            return await original(log, timestamp_ms)
+
+        monkeypatch.setattr(UnifiedLog, "find_timestamp", raised_meanwhile)
+        await rig.settle()
+        await rig.settle()
+        assert rig.config.retention_ms == 400_000
+        assert rig.log.log_start_offset == 0
+
+
+@asynchronous
 async def test_retention_looks_into_a_segment_a_few_times_in_the_life_of_its_records(
     tmp_path: Path,
 ) -> None:
