@@ -47,6 +47,7 @@ from strandline.broker.network.responses import (
     ClosingParts,
     ColdParts,
     DeferredAnswer,
+    LateParts,
     Parts,
     RequestHandler,
     ThrottledParts,
@@ -268,7 +269,8 @@ class Connection:
                     answer.attach(self._on_answer, self._on_failure)
                 else:
                     assert isinstance(answer, Awaitable), answer
-                    self._busy = is_in_use = True
+                    self._busy = True
+                    is_in_use = not isinstance(answer, LateParts)
                     self._spawn(self._await_answer(answer))
         except (FrameError, CloseConnectionError) as error:
             # Sends the answers of earlier requests, as far as the socket takes them now.
@@ -283,9 +285,12 @@ class Connection:
         if self._outgoing and not self._writing:
             self._flush()
 
-    async def _await_answer(self, answer: Awaitable[Parts | None]) -> None:
+    async def _await_answer(self, answer: Awaitable[Parts | LateParts | None]) -> None:
         try:
             parts = await answer
+            if isinstance(parts, LateParts):
+                self._frames.release()
+                parts = await parts
         except CloseConnectionError as error:
             self._refuse(error)
         except asyncio.CancelledError:

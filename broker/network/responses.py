@@ -6,13 +6,14 @@ Cold        parts with records from the archive, which yield to live traffic
 Closing     parts, after which the connection is closed
 Deferred    parts that come by callback: a parked fetch, without a task
 awaitable   parts that come from a coroutine
+Late        as awaitable, from one that does not need the request's frame any more
 None        no answer (acks=0)
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -106,7 +107,20 @@ class DeferredAnswer:
             self.cancel_hook()
 
 
-Answer: TypeAlias = Parts | DeferredAnswer | Awaitable[Parts | None] | None
+@dataclass(frozen=True, slots=True)
+class LateParts(Awaitable[Parts | None]):
+    """Parts from a coroutine that has decoded its request: the frame's memory is free meanwhile.
+
+    A member of a group may wait for minutes, and must not hold what others need for their frames.
+    """
+
+    coming: Awaitable[Parts | None]
+
+    def __await__(self) -> Generator[object, None, Parts | None]:
+        return self.coming.__await__()
+
+
+Answer: TypeAlias = Parts | DeferredAnswer | Awaitable[Parts | LateParts | None] | None
 
 
 class RequestHandler(Protocol):

@@ -39,6 +39,7 @@ from strandline.broker.network.responses import (
     ClientIdentity,
     CloseConnectionError,
     DeferredAnswer,
+    LateParts,
     Parts,
     ThrottledParts,
 )
@@ -176,13 +177,14 @@ class Dispatcher:
 
     async def _count_later(
         self,
-        answer: Awaitable[Parts | None],
+        answer: Awaitable[Parts | LateParts | None],
         traffic: ApiTraffic,
         started_s: float,
         local_s: float,
     ) -> Parts | None:
         work = _Work(answer, self._now_s)
         parts = work.result if work.step() else await work.follow()
+        assert not isinstance(parts, LateParts), parts
         self._note_late(traffic, started_s, local_s, parts or (), work.busy_s)
         return parts
 
@@ -195,8 +197,8 @@ class Dispatcher:
         peer: str,
         started_s: float,
         caller: ClientIdentity,
-    ) -> Parts | None:
-        """Decodes in a thread. The connection is not read meanwhile, so `body` stays valid."""
+    ) -> Parts | LateParts | None:
+        """Decodes in a thread; the frame is in use until then, and so `body` stays valid."""
         loop = asyncio.get_running_loop()
         try:
             request = await loop.run_in_executor(
@@ -221,7 +223,7 @@ class Dispatcher:
             coming: asyncio.Future[Parts] = loop.create_future()
             answer.attach(coming.set_result, coming.set_exception)
             return await coming
-        if isinstance(answer, Awaitable):
+        if isinstance(answer, Awaitable) and not isinstance(answer, LateParts):
             return await answer
         return answer
 
@@ -251,7 +253,7 @@ class Dispatcher:
         if work.step():
             return self._finish(header, work.result, self._now_s() - started_s, 0.0)
         overhead_s = self._now_s() - started_s - work.busy_s
-        return self._encode_later(header, work, started_s, overhead_s)
+        return LateParts(self._encode_later(header, work, started_s, overhead_s))
 
     async def _encode_later(
         self, header: RequestHeader, work: _Work[Response], started_s: float, overhead_s: float

@@ -18,6 +18,8 @@ from strandline.broker.network.responses import (
     Answer,
     AuthenticationGate,
     DeferredAnswer,
+    LateParts,
+    Parts,
     RequestHandler,
     ThrottledParts,
 )
@@ -40,6 +42,8 @@ LARGE = bytes(32 * 1024 * 1024)
 class Echo:
     """Answers each frame with itself, with LARGE, late, or never; as its first byte says."""
 
+    waiting_count = 0
+
     def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
         match bytes(frame[:1]):
             case b"L":
@@ -52,8 +56,23 @@ class Echo:
                 return never
             case b"X":
                 raise KeyError("another mistake")
+            case b"W":
+                return LateParts(_never())
+            case b"D":
+                return _decoded()
             case _:
                 return [bytes(frame)]
+
+
+async def _never() -> Parts | None:
+    Echo.waiting_count += 1
+    await asyncio.Event().wait()
+    return None
+
+
+async def _decoded() -> LateParts:
+    await asyncio.sleep(0)
+    return LateParts(_never())
 
 
 class Gate(AuthenticationGate):
@@ -667,6 +686,23 @@ def test_who_leaves_while_it_waits_for_memory_is_forgotten() -> None:
         first[1].transport.abort()
         await until(lambda: server.statistics().connections == 1)
         assert await exchange(third, bytes(900_000)) == bytes(900_000)
+
+    run(test, allowed=NetworkConfig(request_bytes_max=1_000_000, queued_bytes_max=1_000_000))
+
+
+@pytest.mark.parametrize("first_byte", [b"W", b"D"])
+def test_who_waits_for_a_late_answer_holds_no_memory_that_others_wait_for(
+    first_byte: bytes,
+) -> None:
+    """As a member of a group does, for the minutes of a rebalance."""
+
+    async def test(server: Server, _clock: ManualClock, port: int) -> None:
+        *waiting, other = [await connected(server, port) for _ in range(3)]
+        before_count = Echo.waiting_count
+        for _, writer in waiting:
+            writer.write(frame(first_byte + bytes(999_999)))
+        await asyncio.wait_for(until(lambda: Echo.waiting_count == before_count + 2), 9)
+        assert await asyncio.wait_for(exchange(other, bytes(900_000)), 9) == bytes(900_000)
 
     run(test, allowed=NetworkConfig(request_bytes_max=1_000_000, queued_bytes_max=1_000_000))
 
