@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -32,6 +33,8 @@ MakeMember = Callable[..., GroupMember]
 BROKER_SETTINGS = {
     "group.initial.rebalance.delay.ms": "100",
     "group.min.session.timeout.ms": "1000",
+    "socket.request.max.bytes": "2097152",
+    "queued.max.request.bytes": "2097152",
 }
 
 
@@ -249,3 +252,18 @@ def test_only_groups_without_members_are_deleted(
     alone.leave()
     assert delete() == [0, GROUP_ID_NOT_FOUND]
     assert describe(client, group_id).error_code == GROUP_ID_NOT_FOUND
+
+
+def test_members_that_wait_for_a_rebalance_hold_no_memory_of_large_requests(
+    member: MakeMember, broker: BrokerProcess, group_id: str
+) -> None:
+    """The first member does not come back, and the others wait for as long as it may take."""
+    topics = [f"topic-{index:030}" for index in range(20_000)]
+    member().join()
+    waiting = [member(topics=topics) for _ in range(3)]
+    for one in waiting:
+        one.ask_to_join()
+    other = GroupMember(broker.port, f"{group_id}-other", topics=topics)
+    assert other.join().error_code == 0
+    assert select.select([one.client for one in waiting], [], [], 0)[0] == [], "they still wait"
+    other.close()
