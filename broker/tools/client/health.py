@@ -263,7 +263,7 @@ def _archive(page: Page) -> Iterator[HealthCheck]:
     yield writes
     for check in _work_on_store(page):
         if check.trouble and (is_down or writes.trouble):
-            yield replace(check, figure=f"{check.figure}: it waits for the store", trouble="")
+            yield replace(check, figure="waits for the store", trouble="")
         else:
             yield check
     yield _stuck(page)
