@@ -64,8 +64,8 @@ Each difference is intentional:
   them. For a topic with `compression.type=zstd`, Fetch before 10 gets UNSUPPORTED_COMPRESSION_TYPE,
   as in Kafka before 4. From the archive it gets the batches of zstd decompressed.
 * **Produce** accepts a batch whose base offset is not 0. Of records it reads
-  lengths and times only, where the topic does not require more; the first record in the first
-  batches of a connection is read whole
+  lengths and times only, where the topic does not require more; in the first small batches
+  of a connection they are read whole
   ([decision 5](../decisions/0005-append.md)): Kafka also refuses a wrong key or header in them, and
   renumbers the offsets of compressed ones. A batch that decompresses to more than 512 MiB gets
   MESSAGE_TOO_LARGE. It refuses a batch that declares log append time; Kafka accepts it if the

@@ -135,7 +135,7 @@ class ProduceHandler:
         self._traffic = services.traffic.apis[ApiKey.PRODUCE]
         self._now_s = services.clock.monotonic_s
         self._quiet_log = QuietLog(log, services.clock)
-        self._first_batches = FirstBatchChecks()
+        self._first_batches = FirstBatchChecks(services.clock.monotonic_s)
 
     def handle(
         self,
