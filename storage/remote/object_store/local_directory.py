@@ -60,6 +60,7 @@ from strandline.storage.remote.object_store.interface import (
     check_key,
 )
 from strandline.storage.remote.object_store.local_names import CONTINUATION, key_of, path_of
+from strandline.storage.remote.silence import Silence
 from strandline.storage.system import crc32c
 
 _LOCK_NAME = "%lock"
@@ -80,6 +81,7 @@ class LocalDirectoryStore:
     def __init__(self, root: Path, *, clock: Clock | None = None) -> None:
         self._root = root
         self._clock = clock or SystemClock()
+        self._silence = Silence(self.url, self._clock)
         self._lock = threading.Lock()
         # Whether the root was seen, and the folder for uploads in it.
         self._was_there = False
@@ -91,14 +93,15 @@ class LocalDirectoryStore:
 
     def check(self) -> None:
         """Unlike a bucket, a missing folder is created: its parent must exist."""
-        if not self._root.parent.is_dir():
-            raise BucketMissing("", "check", f"folder {self._root.parent} does not exist")
-        with _translated("", "check"), self._staged([b""]):
-            pass
+        with self._request("", "check"):
+            if not self._root.parent.is_dir():
+                raise BucketMissing("", "check", f"folder {self._root.parent} does not exist")
+            with self._staged([b""]):
+                pass
 
     def clock_ms(self) -> TimestampMs:
         """Returns the time of the file system, which may be another machine's."""
-        with _translated("", "clock"), self._staged([b""]) as staged:
+        with self._request("", "clock"), self._staged([b""]) as staged:
             return staged.stat().st_mtime_ns // 1_000_000
 
     # --- writing -----------------------------------------------------------------------------
@@ -106,7 +109,7 @@ class LocalDirectoryStore:
     def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
         path = self._path(check_key(key))
         with (
-            _translated(key, "put"),
+            self._request(key, "put"),
             self._staged(body.blocks(key) if isinstance(body, FileBody) else [body]) as staged,
             self._exclusive(),  # 3
         ):
@@ -136,6 +139,7 @@ class LocalDirectoryStore:
             with file:
                 for block in blocks:
                     file.write(block)  # 1
+                    self._silence.note_progress()
                 file.flush()
                 files.sync_file(staged)  # 2
                 yield staged
@@ -146,14 +150,14 @@ class LocalDirectoryStore:
         for key in keys:
             path = self._path(check_key(key))
             # Under the lock: a put must not lose the folder that it has just created.
-            with _translated(key, "delete"), self._exclusive():
+            with self._request(key, "delete"), self._exclusive():
                 if path.is_file():
                     files.remove(path)
                     self._drop_empty_folders(path.parent)
 
     def delete_matching(self, key: str, etag: str) -> None:
         path = self._path(check_key(key))
-        with _translated(key, "delete"), self._exclusive():
+        with self._request(key, "delete"), self._exclusive():
             if path.is_file():
                 self._check_condition(key, path, IfMatches(etag))
                 files.remove(path)
@@ -180,7 +184,7 @@ class LocalDirectoryStore:
         del prefix
         before_ms = self._clock.now_ms() - older_than_ms
         removed_count = 0
-        with _translated("", "abort_uploads"):
+        with self._request("", "abort_uploads"):
             for entry in _scan(self._root / _TEMPORARY_FOLDER):
                 path = Path(entry.path)
                 modified_ms = files.modified_ms(path)
@@ -219,7 +223,7 @@ class LocalDirectoryStore:
             _read_into(key, descriptor, target, start)
 
     def head(self, key: str) -> ObjectInfo:
-        with _translated(key, "head"):
+        with self._request(key, "head"):
             try:
                 return self._read_info(key, self._path(check_key(key)))
             except FileNotFoundError:
@@ -229,8 +233,8 @@ class LocalDirectoryStore:
     def list(
         self, prefix: str, *, start_after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
-        self._check_root(prefix, "list")
-        with _translated(prefix, "list"):
+        with self._request(prefix, "list"):
+            self._check_root(prefix, "list")
             keys = sorted(self._keys_below(prefix), key=str.encode)
         first = bisect_right(keys, start_after.encode(), key=str.encode)
         yield from islice(self._existing(keys[first:]), limit)
@@ -247,8 +251,8 @@ class LocalDirectoryStore:
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         assert prefix == "" or prefix.endswith("/"), prefix
-        self._check_root(prefix, "list")
-        with _translated(prefix, "list"):
+        with self._request(prefix, "list"):
+            self._check_root(prefix, "list")
             names = {key[len(prefix) :].partition("/")[0] for key in self._folder_keys(prefix)}
         return iter(sorted(names, key=str.encode))
 
@@ -313,6 +317,32 @@ class LocalDirectoryStore:
             )
 
     @contextmanager
+    def _request(self, key: str, operation: str) -> Iterator[None]:
+        """A request to the store; raises file system errors as tier errors."""
+        try:
+            with self._silence:
+                yield
+        except (TierError, BodyUnreadable):
+            raise
+        except (OSError, DiskError) as error:
+            cause = error.__cause__ if isinstance(error, DiskError) else error
+            match cause:
+                # A put needs no object, so for a put it is the folder that is missing.
+                case FileNotFoundError() | NotADirectoryError() | IsADirectoryError() if (
+                    operation != "put"
+                ):
+                    raise ObjectNotFound(key, operation) from error
+                # A bad sector damages one object; TierUnavailable would be retried without end.
+                case OSError(errno=errno.EIO) if operation in ("get", "head"):
+                    raise ObjectCorrupt(key, operation, str(error)) from error
+                case OSError(errno=number) if number in NO_ROOM:
+                    raise StoreFull(key, operation, str(error)) from error
+                case PermissionError():
+                    raise AccessDenied(key, operation, str(error)) from error
+                case _:
+                    raise TierUnavailable(key, operation, str(error)) from error
+
+    @contextmanager
     def _exclusive(self) -> Iterator[None]:
         self._make_folders()
         with self._lock, open(self._root / _LOCK_NAME, "ab") as file:
@@ -321,7 +351,7 @@ class LocalDirectoryStore:
 
     @contextmanager
     def _open(self, key: str, operation: str) -> Iterator[int]:
-        with _translated(key, operation):
+        with self._request(key, operation):
             path = self._path(check_key(key))
             try:
                 descriptor = _open_at_once(str(path), os.O_RDONLY)
@@ -341,6 +371,7 @@ class LocalDirectoryStore:
             files.check_regular(file.fileno())
             while block := file.read(BLOCK_BYTES):
                 crc = crc32c.crc32c(block, crc)
+                self._silence.note_progress()
             return _info(key, os.fstat(file.fileno()), crc)
 
 
@@ -421,29 +452,3 @@ def _walk_files(folder: Path) -> Iterator[Path]:
             yield from _walk_files(Path(entry.path))
         else:
             yield Path(entry.path)
-
-
-@contextmanager
-def _translated(key: str, operation: str) -> Iterator[None]:
-    """Raises file system errors as tier errors."""
-    try:
-        yield
-    except (TierError, BodyUnreadable):
-        raise
-    except (OSError, DiskError) as error:
-        cause = error.__cause__ if isinstance(error, DiskError) else error
-        match cause:
-            # A put needs no object, so for a put it is the folder that is missing.
-            case FileNotFoundError() | NotADirectoryError() | IsADirectoryError() if (
-                operation != "put"
-            ):
-                raise ObjectNotFound(key, operation) from error
-            # A bad sector damages one object; TierUnavailable would be retried without end.
-            case OSError(errno=errno.EIO) if operation in ("get", "head"):
-                raise ObjectCorrupt(key, operation, str(error)) from error
-            case OSError(errno=number) if number in NO_ROOM:
-                raise StoreFull(key, operation, str(error)) from error
-            case PermissionError():
-                raise AccessDenied(key, operation, str(error)) from error
-            case _:
-                raise TierUnavailable(key, operation, str(error)) from error
