@@ -243,6 +243,8 @@ class ObjectReader:
             return ObjectArchived(name, operation, "it must be restored from cold storage first")
         if code == "InvalidRange":
             return ObjectCorrupt(name, operation, "the object is shorter than the manifest says")
+        if isinstance(error, NotADirectoryError):
+            return InvalidConfig(f"{name}: a file is in the way of this path")
         if isinstance(error, FileNotFoundError):
             return ObjectNotFound(name, operation, f"it does not exist; {RETENTION_HINT}")
         is_refused = code in _CREDENTIAL_CODES or type(error).__name__ in _CREDENTIAL_ERRORS

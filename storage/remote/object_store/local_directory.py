@@ -96,6 +96,9 @@ class LocalDirectoryStore:
         with self._request("", "check"):
             if not self._root.parent.is_dir():
                 raise BucketMissing("", "check", f"folder {self._root.parent} does not exist")
+            if os.path.lexists(self._root) and not self._root.is_dir():
+                # A file, or a link to nothing.
+                raise BucketMissing("", "check", f"{self._root} is no folder")
             with self._staged([b""]):
                 pass
 
