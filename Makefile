@@ -65,7 +65,11 @@ demo: $(DEMO) $(MINISTACK) java ## the main job on real data: produce, archive t
 .PHONY: test
 test: $(DEV) commands ## everything CI runs: static checks and all tests
 	@$(SIDE_BY_SIDE) static collect $(MINISTACK) jar
-	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15
+	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15 -m "not heavy"
+
+.PHONY: test-heavy
+test-heavy: $(DEV) commands $(MINISTACK) jar ## more of what `make test` has: the demo, the soak, each step of a crash, random histories
+	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15 -m heavy
 
 .PHONY: check
 check: $(DEV) ## quick: format, lint, types, import floors, unit tests that need nothing outside
@@ -75,7 +79,7 @@ check: $(DEV) ## quick: format, lint, types, import floors, unit tests that need
 .PHONY: test-slow
 test-slow: $(DEV) commands $(MINISTACK) jar ## only the tests that `make check` leaves out
 	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15 \
-		-m "slow or s3 or spark or crash or clients"
+		-m "not heavy and (slow or s3 or spark or crash or clients)"
 
 .PHONY: test-faults
 test-faults: $(DEV) ## planted faults of the tiers, each searched for from the first random history on
