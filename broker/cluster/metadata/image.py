@@ -215,8 +215,10 @@ class SectionDelta(Generic[KeyT, ValueT]):
         return self.after
 
     def finish(self) -> MappingProxyType[KeyT, ValueT]:
-        """Returns `after`, which takes no further changes."""
-        if isinstance(self.after, dict):
+        """Returns `after`, which takes no further changes: `before` if there were none."""
+        if not self._changed:
+            self.after = self.before
+        elif isinstance(self.after, dict):
             self.after = MappingProxyType(self.after)
         return self.after
 
