@@ -91,8 +91,12 @@ class DeletedTopic:
     properties: Mapping[str, str]
 
 
-def _nothing() -> MappingProxyType[Any, Any]:
-    return MappingProxyType({})
+# One mapping of an image. Copies of its `dict` are quick, those of any other mapping are not.
+Section = MappingProxyType
+
+
+def _nothing() -> Section[Any, Any]:
+    return Section({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,28 +108,20 @@ class MetadataImage:
 
     version: int = 0
     cluster_id: str = ""
-    topics: MappingProxyType[str, TopicImage] = field(default_factory=_nothing)
-    topics_by_id: MappingProxyType[TopicId, TopicImage] = field(
-        default_factory=_nothing, repr=False, compare=False
-    )
+    topics: Section[str, TopicImage] = field(default_factory=_nothing)
+    topics_by_id: Section[TopicId, TopicImage] = field(default_factory=_nothing, compare=False)
     # The names of all topics by their collision keys.
-    names_by_collision: MappingProxyType[str, str] = field(
-        default_factory=_nothing, repr=False, compare=False
-    )
-    pending_purges: MappingProxyType[TopicId, DeletedTopic] = field(default_factory=_nothing)
+    names_by_collision: Section[str, str] = field(default_factory=_nothing, compare=False)
+    pending_purges: Section[TopicId, DeletedTopic] = field(default_factory=_nothing)
     next_producer_id: int = 0
     # Dynamic keys by node; None has the cluster-wide ones.
-    broker_properties: MappingProxyType[NodeId | None, Mapping[str, str]] = field(
-        default_factory=_nothing
-    )
-    client_quotas: MappingProxyType[QuotaEntity, Mapping[str, float]] = field(
-        default_factory=_nothing
-    )
+    broker_properties: Section[NodeId | None, Mapping[str, str]] = field(default_factory=_nothing)
+    client_quotas: Section[QuotaEntity, Mapping[str, float]] = field(default_factory=_nothing)
     # Properties by group, SCRAM credentials by user.
-    group_properties: MappingProxyType[str, Mapping[str, str]] = field(default_factory=_nothing)
-    scram_credentials: MappingProxyType[str, Mapping[str, str]] = field(default_factory=_nothing)
+    group_properties: Section[str, Mapping[str, str]] = field(default_factory=_nothing)
+    scram_credentials: Section[str, Mapping[str, str]] = field(default_factory=_nothing)
     # Finalized levels that were set, by feature: see `features.py`.
-    feature_levels: MappingProxyType[str, int] = field(default_factory=_nothing)
+    feature_levels: Section[str, int] = field(default_factory=_nothing)
 
     def __post_init__(self) -> None:
         check_levels(self.feature_levels)
@@ -166,11 +162,9 @@ class SectionDelta(Generic[KeyT, ValueT]):
 
     __slots__ = ("_changed", "after", "before")
 
-    def __init__(
-        self, before: MappingProxyType[KeyT, ValueT], after: MappingProxyType[KeyT, ValueT]
-    ) -> None:
+    def __init__(self, before: Section[KeyT, ValueT], after: Section[KeyT, ValueT]) -> None:
         self.before = before
-        self.after: MappingProxyType[KeyT, ValueT] | dict[KeyT, ValueT] = after
+        self.after: Section[KeyT, ValueT] | dict[KeyT, ValueT] = after
         # In the order of the changes.
         self._changed: dict[KeyT, None] = {}
         if after is not before:
@@ -195,31 +189,24 @@ class SectionDelta(Generic[KeyT, ValueT]):
         """Returns what is not there any more, as it was."""
         return [self.before[key] for key in self._changed if key not in self.after]
 
-    def set(self, key: KeyT, value: ValueT) -> None:
-        self._own()[key] = value
-        self._changed[key] = None
-
-    def drop(self, key: KeyT) -> ValueT | None:
-        """Drops the key; returns its value, None if it had none."""
-        if key not in self.after:
-            return None
-        if key in self.before:
-            self._changed[key] = None
-        else:
-            del self._changed[key]
-        return self._own().pop(key)
-
-    def _own(self) -> dict[KeyT, ValueT]:
+    def set(self, key: KeyT, value: ValueT | None) -> None:
+        """Sets the value; None drops the key."""
         if not isinstance(self.after, dict):
             self.after = self.after.copy()
-        return self.after
+        self._changed[key] = None
+        if value is not None:
+            self.after[key] = value
+            return
+        self.after.pop(key, None)
+        if key not in self.before:
+            del self._changed[key]
 
-    def finish(self) -> MappingProxyType[KeyT, ValueT]:
+    def finish(self) -> Section[KeyT, ValueT]:
         """Returns `after`, which takes no further changes: `before` if there were none."""
         if not self._changed:
             self.after = self.before
         elif isinstance(self.after, dict):
-            self.after = MappingProxyType(self.after)
+            self.after = Section(self.after)
         return self.after
 
 
@@ -273,10 +260,11 @@ class MetadataDelta:
 
     def drop_topic(self, topic_id: TopicId) -> None:
         """Drops the topic, if there is one."""
-        topic = self.topics.drop(topic_id)
+        topic = self.topics.after.get(topic_id)
         if topic is not None:
-            self._by_name.drop(topic.name)
-            self._collisions.drop(collision_key(topic.name))
+            self.topics.set(topic_id, None)
+            self._by_name.set(topic.name, None)
+            self._collisions.set(collision_key(topic.name), None)
 
     def replay(self, records: Iterable[MetadataRecord]) -> None:
         """Applies one more entry. Raises CorruptFile if a record does not fit."""
@@ -301,8 +289,9 @@ class MetadataDelta:
             case TopicDeleted():
                 self._delete_topic(record)
             case TopicPurged():
-                if self.pending_purges.drop(record.topic_id) is None:
+                if record.topic_id not in self.pending_purges.after:
                     raise self._misfit(record, "no such topic waits for its purge")
+                self.pending_purges.set(record.topic_id, None)
             case ProducerIdsAllocated():
                 if record.next_producer_id < self.next_producer_id:
                     raise self._misfit(record, f"ids below {self.next_producer_id} are taken")
@@ -310,13 +299,13 @@ class MetadataDelta:
             case LeaderEpochsRaised():
                 self._raise_epochs(record)
             case BrokerConfigsSet():
-                _set_or_drop(self.broker_properties, record.node_id, record.properties)
+                self.broker_properties.set(record.node_id, _settings(record.properties))
             case ClientQuotasSet():
-                _set_or_drop(self.client_quotas, record.entity, record.quotas)
+                self.client_quotas.set(record.entity, _settings(record.quotas))
             case GroupConfigsSet():
-                _set_or_drop(self.group_properties, record.group_id, record.properties)
+                self.group_properties.set(record.group_id, _settings(record.properties))
             case ScramCredentialsSet():
-                _set_or_drop(self.scram_credentials, record.user, record.credentials)
+                self.scram_credentials.set(record.user, _settings(record.credentials))
             case FeatureLevelSet():
                 self.feature_levels.set(record.feature, record.level)
 
@@ -400,11 +389,6 @@ class MetadataDelta:
         return CorruptFile(f"metadata log entry {self.version}: {why}: {record}")
 
 
-def _set_or_drop(
-    section: SectionDelta[KeyT, Mapping[str, ValueT]], key: KeyT, values: Mapping[str, ValueT]
-) -> None:
-    """Sets `values`, or drops the key if there are none."""
-    if values:
-        section.set(key, MappingProxyType(dict(values)))
-    else:
-        section.drop(key)
+def _settings(values: Mapping[str, ValueT]) -> Mapping[str, ValueT] | None:
+    """Returns what a section holds of `values`: nothing if there are none."""
+    return MappingProxyType(dict(values)) if values else None
