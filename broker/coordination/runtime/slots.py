@@ -256,10 +256,14 @@ class Slots(Generic[S]):
     async def _load_slot(
         self, slot: Slot[S], now: Callable[[], Instant], on_loaded: Callable[[Slot[S]], None]
     ) -> None:
-        """Replays the log of one partition. Raises RecordsRejected, StorageError."""
+        """Replays the log of one partition, to its end. Raises RecordsRejected, StorageError.
+
+        What is not replicated yet is state too, as in Kafka's CoordinatorLoaderImpl: the leader
+        keeps it.
+        """
         began_s = self._clock.monotonic_s()
         unified_log = slot.partition.log
-        offset, end_offset = unified_log.log_start_offset, slot.partition.high_watermark
+        offset, end_offset = unified_log.log_start_offset, unified_log.end_offset
         loop = asyncio.get_running_loop()
         while offset < end_offset:
             chunk = await loop.run_in_executor(

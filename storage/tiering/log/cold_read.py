@@ -65,7 +65,7 @@ async def read(
     Raises OffsetOutOfRange below the log start, TierError if the archive cannot be read now or
     is damaged.
     """
-    end_offset = None if isolation is Isolation.READ_UNCOMMITTED else log.local.last_stable_offset
+    end_offset = log.local.readable_end(isolation)
 
     async def read_once() -> tuple[SegmentEntry, Offset, ColdRead]:
         wanted = offset
