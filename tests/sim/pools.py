@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from strandline.storage.concurrency.resizable_pool import Pool
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -47,13 +49,13 @@ class JobTime:
     is_late: bool = False
 
 
-class TimedPool(Executor):
+class TimedPool(Pool):
     """A pool of `size` places over the running loop's time."""
 
     def __init__(self, size: int, name: str, draw: Callable[[str], JobTime]) -> None:
         """`draw` is asked with the pool's name when a job begins."""
         self.name = name
-        self.size = size
+        self._size = size
         self._draw = draw
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
@@ -61,15 +63,19 @@ class TimedPool(Executor):
         self._is_closed = False
 
     @property
+    def size(self) -> int:
+        return self._size
+
+    @property
     def idle_part(self) -> float:
-        return max(0.0, 1 - self._running / self.size)
+        return max(0.0, 1 - self._running / self._size)
 
     @property
     def waiting_count(self) -> int:
         return len(self._waiting)
 
     def resize(self, size: int) -> None:
-        self.size = size
+        self._size = size
         self._begin_due()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -81,7 +87,7 @@ class TimedPool(Executor):
         return future
 
     def _begin_due(self) -> None:
-        while self._waiting and self._running < self.size:
+        while self._waiting and self._running < self._size:
             future, call = self._waiting.popleft()
             if not future.set_running_or_notify_cancel():
                 continue

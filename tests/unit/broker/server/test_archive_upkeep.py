@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.server.archive_upkeep import ArchiveClaim, WrongArchive
-from strandline.broker.server.folder_marks import ARCHIVE_MARK, ArchiveMark
+from strandline.broker.server.upkeep.archive_upkeep import ArchiveClaim, WrongArchive
+from strandline.broker.server.upkeep.folder_marks import ARCHIVE_MARK, ArchiveMark
 from strandline.broker.server.workers import Workers
 from strandline.storage.errors import (
     AccessDenied,

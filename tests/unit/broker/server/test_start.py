@@ -22,7 +22,7 @@ NEVER_AT_START = (
     "pyarrow",
     "re2",
     "rich",
-    "strandline.broker.server.archive_upkeep",
+    "strandline.broker.server.upkeep.archive_upkeep",
     "strandline.broker.server.remote_tier",
     "strandline.broker.server.replica",
     "strandline.broker.commands.restore",
