@@ -6,12 +6,11 @@ its own.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.network.server import open_listener
+from strandline.broker.network.server import Network, SystemNetwork
 from strandline.broker.server.workers import Workers
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.concurrency.resizable_pool import ResizablePool
@@ -27,8 +26,7 @@ class Environment:
     workers: Workers
     # Opens the store at an URL, without a request.
     open_store: Callable[[BrokerConfig, Clock], ObjectStore]
-    # Binds a socket to a host and a port, and listens. Raises OSError.
-    listen: Callable[[str, int], socket.socket]
+    network: Network
 
 
 def process_environment(config: BrokerConfig) -> Environment:
@@ -37,7 +35,7 @@ def process_environment(config: BrokerConfig) -> Environment:
         clock=SystemClock(),
         workers=Workers.make(config, ResizablePool),
         open_store=open_archive,
-        listen=open_listener,
+        network=SystemNetwork(),
     )
 
 

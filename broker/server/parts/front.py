@@ -1,4 +1,4 @@
-"""What clients of a broker meet: listeners, the handlers of their requests, and the metrics page."""
+"""What clients of a broker meet: listeners, handlers of their requests, and the metrics page."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class FrontParts(Part):
             ),
             clock=clock,
             spawn=spawn,
-            listen=environment.listen,
+            network=environment.network,
             cold_turns=ColdSchedule(metadata.cold_pace, clock.monotonic_s),
         )
         sources = Sources(

@@ -1,4 +1,4 @@
-"""The metadata of a broker, and what follows it alone: its configuration in force and its quotas."""
+"""The metadata of a broker, and what needs nothing else: configuration in force, and quotas."""
 
 from __future__ import annotations
 

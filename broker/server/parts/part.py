@@ -15,14 +15,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
 Loops: TypeAlias = Mapping[str, Callable[[], Awaitable[None]]]
-
-NO_LOOPS: Loops = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +27,7 @@ class Part:
     """A part of a broker."""
 
     # What runs beside the connections, by name.
-    loops: Loops = NO_LOOPS
+    loops: Loops = field(default_factory=dict)
 
     async def end(self) -> None:
         """Does its last work, while all other parts are there; its loops have ended."""

@@ -6,7 +6,8 @@
                       groups    the groups' offsets, every strandline.remote.groups.upload.ms
                       tiering   segments and manifests
                       look      every strandline.remote.check.interval.ms: cluster.json and the
-                                objects of the metadata and the groups, if deleted, are written again
+                                objects of the metadata and the groups, if deleted, are written
+                                again
 
     stop      1 read the groups' latest commits         2 close the logs and mark the stop clean
                                                           crash point stop.after-mark
@@ -36,6 +37,7 @@ from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.runtime.group_archive import GroupArchive
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
+from strandline.broker.server.upkeep.claim import ArchiveClaim, WrongArchive
 from strandline.broker.server.workers import MANIFEST_THREADS, MANIFEST_THREADS_AT_START, Workers
 from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock

@@ -1,7 +1,7 @@
 """The claim of the archive in a bucket for a cluster.
 
     claim     cluster.json names this cluster, or is written if there is none
-    later     every strandline.remote.check.interval.ms it is looked at, and written again if deleted
+    later     it is looked at now and then, and written again if it was deleted
 
 Nothing is written before the claim. An empty folder that held this broker's archive before is not
 claimed: its volume is probably not mounted (`folder_marks.py`). If the bucket is unreachable, the
