@@ -159,6 +159,12 @@ def test_what_a_request_can_cause_is_said_by_a_quiet_log() -> None:
     assert [one for one in loud if one.startswith(("broker/handlers/", "broker/network/"))] == []
 
 
+def test_only_the_owner_of_chance_draws() -> None:
+    """What is drawn elsewhere differs from run to run of a simulation."""
+    draws = r"random\.\w+|uuid\.uuid[14]"
+    assert callers_outside(("storage/entropy.py",), draws) == []
+
+
 def test_only_the_clock_asks_what_time_it_is() -> None:
     """Turning a given time into text is no question; `time.sleep` waits by a clock nobody moves."""
     asks = (

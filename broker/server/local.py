@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 
 
 async def start_local(
-    environment: Environment, config: BrokerConfig, spawn: Spawn, _opened: ExitStack
+    environment: Environment, config: BrokerConfig, spawn: Spawn, opened: ExitStack
 ) -> Started:
     """Starts a broker whose records are on its disk alone. Raises StrandlineError."""
     opening = partial(open_log_dirs, config, environment.clock)
-    storage = await StorageParts.make(environment, config, opening)
+    storage = await StorageParts.make(environment, config, opened, opening)
     purges = FinishedPurges()
     metadata = await load_own_metadata(environment, config, storage, mirror=None, purges=purges)
     warn_of_unreachable_archive(metadata.image)

@@ -63,7 +63,7 @@ async def start_read_only(
     opened.callback(store.close)
     cluster_id = await in_worker(workers.manifests, partial(_cluster_of, store))  # 1
     opening = partial(_open_log_dirs, config, clock, cluster_id)
-    storage = await StorageParts.make(environment, config, opening)  # 2
+    storage = await StorageParts.make(environment, config, opened, opening)  # 2
     origin = MetadataLog(store, cluster_id=cluster_id)
     metadata_log = make_metadata_log(storage, clock)
     changes = ChangeReader(store, clock=clock, full_interval_ms=config.replica.full_poll_ms)

@@ -46,7 +46,7 @@ async def start_tiered(
 
     workers = environment.workers
     opening = partial(open_log_dirs, config, environment.clock)
-    storage = await StorageParts.make(environment, config, opening)
+    storage = await StorageParts.make(environment, config, opened, opening)
     store = environment.open_store(config, environment.clock)
     opened.callback(store.close)
     claim = ArchiveClaim(

@@ -18,6 +18,8 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any, TypeVar
 
 from tests.sim.pools import InlinePool
@@ -25,6 +27,9 @@ from tests.sim.pools import InlinePool
 T = TypeVar("T")
 
 BEGIN_MS = 1_700_000_000_000
+READ, WRITE = "read", "write"
+# Below are those of the process.
+FIRST_DESCRIPTOR = 20
 # Turns of a run; a million take some ten seconds.
 TURNS_MAX = 2_000_000
 
@@ -43,6 +48,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         # BaseEventLoop asks these two when nothing is ready.
         self._selector = self
         self._inline = InlinePool()
+        # By descriptor: who watches it for reading and for writing, and what it is ready for.
+        self._descriptors = count(FIRST_DESCRIPTOR)
+        self._free_descriptors: list[int] = []
+        self._watched: dict[tuple[int, str], asyncio.Handle] = {}
+        self._ready_for: dict[int, frozenset[str]] = {}
 
     def time(self) -> float:
         return self._now_s
@@ -70,6 +80,61 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Moves the time to the next timer if nobody else is ready."""
         if not self._ready and self._scheduled:
             self._now_s = max(self._now_s, self._scheduled[0].when())
+
+    # --- descriptors -------------------------------------------------------------------------
+
+    def new_descriptor(self) -> int:
+        """Returns the lowest number that is free, as the system does."""
+        if self._free_descriptors:
+            return heappop(self._free_descriptors)
+        return next(self._descriptors)
+
+    def drop_descriptor(self, descriptor: int) -> None:
+        for direction in (READ, WRITE):
+            self._unwatch(descriptor, direction)
+        self._ready_for.pop(descriptor, None)
+        heappush(self._free_descriptors, descriptor)
+
+    def set_ready(self, descriptor: int, *, readable: bool, writable: bool = False) -> None:
+        """Says what a simulated socket is ready for; its watchers are called in each turn."""
+        before = self._ready_for.get(descriptor, frozenset())
+        ready = {READ: readable, WRITE: writable}
+        now = self._ready_for[descriptor] = frozenset(one for one in ready if ready[one])
+        for direction in (READ, WRITE):
+            if direction in now - before and (descriptor, direction) in self._watched:
+                self.call_soon(self._tell, descriptor, direction)
+
+    def _tell(self, descriptor: int, direction: str) -> None:
+        """Calls the watcher, and again in the next turn while the descriptor stays ready."""
+        handle = self._watched.get((descriptor, direction))
+        if handle is None or direction not in self._ready_for.get(descriptor, ()):
+            return
+        handle._run()
+        if self._watched.get((descriptor, direction)) is handle:
+            self.call_soon(self._tell, descriptor, direction)
+
+    def _watch(
+        self, descriptor: int, direction: str, callback: Callable[..., Any], args: Any
+    ) -> None:
+        is_new = (descriptor, direction) not in self._watched
+        self._watched[descriptor, direction] = asyncio.Handle(callback, args, self, None)
+        if is_new and direction in self._ready_for.get(descriptor, ()):
+            self.call_soon(self._tell, descriptor, direction)
+
+    def _unwatch(self, descriptor: int, direction: str) -> bool:
+        return self._watched.pop((descriptor, direction), None) is not None
+
+    def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+        self._watch(fd, READ, callback, args)
+
+    def remove_reader(self, fd: Any) -> bool:
+        return self._unwatch(fd, READ)
+
+    def add_writer(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
+        self._watch(fd, WRITE, callback, args)
+
+    def remove_writer(self, fd: Any) -> bool:
+        return self._unwatch(fd, WRITE)
 
     def _process_events(self, _events: list[Any]) -> None:
         """There are none: sockets are simulated with timers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,11 +38,16 @@ class StorageParts(Part):
 
     @classmethod
     async def make(
-        cls, environment: Environment, config: BrokerConfig, opened: Callable[[], LogDirs]
+        cls,
+        environment: Environment,
+        config: BrokerConfig,
+        opened: ExitStack,
+        open_folders: Callable[[], LogDirs],
     ) -> StorageParts:
-        """`opened` opens and locks the folders; it blocks. Raises as it does."""
+        """`open_folders` locks them, until `opened` is closed; it blocks. Raises as it does."""
         disk, clock = environment.workers.disk, environment.clock
-        log_dirs = await in_worker(disk, opened)
+        log_dirs = await in_worker(disk, open_folders)
+        opened.callback(log_dirs.unlock)
         last_time = LastTime(lambda: [d.path for d in log_dirs.directories if not d.failure])
         # Instead of a wrong clock at the start.
         guard = JumpGuard(clock, last_ms=await in_worker(disk, last_time.read))
@@ -56,9 +62,6 @@ class StorageParts(Part):
         folder = self.log_dirs.directory_at(self.first_folder)
         if folder is not None:
             folder.check_present()
-
-    async def close(self) -> None:
-        self.log_dirs.unlock()
 
 
 def open_log_dirs(config: BrokerConfig, clock: Clock) -> LogDirs:
