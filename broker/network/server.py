@@ -167,7 +167,8 @@ class Server:
         self._loop = asyncio.get_running_loop()
         # The name and the congestion control of each listening socket.
         self._listening: dict[socket.socket, tuple[str, SystemChoice]] = {}
-        self._connections: set[Connection] = set()
+        # In the order in which they came: a set's is another one in each run.
+        self._connections: dict[Connection, None] = {}
         queued_bytes_max = limits().queued_bytes_max
         self._memory = BufferPool(queued_bytes_max if queued_bytes_max > 0 else None)
         self._login_memory = BufferPool(LOGIN_BYTES_MAX)
@@ -291,7 +292,7 @@ class Server:
         if isinstance(handler, AuthenticationGate):
             self._logins[connection] = None
             handler.on_open = partial(self._on_login, connection, limits.request_bytes_max)
-        self._connections.add(connection)
+        self._connections[connection] = None
 
     def _may_log_in(self, handler: RequestHandler | AuthenticationGate) -> bool:
         """Returns whether a connection with this handler has a place; may close another for it."""
@@ -347,7 +348,7 @@ class Server:
 
     def _forget(self, connection: Connection) -> None:
         if connection in self._connections:
-            self._connections.remove(connection)
+            del self._connections[connection]
             self._logins.pop(connection, None)
             host = connection.peer_address
             self._by_listener[connection.listener] -= 1

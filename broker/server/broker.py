@@ -57,24 +57,24 @@ class Broker:
         self._role = role
         self._tasks = asyncio.TaskGroup()
         self._opened = ExitStack()
-        self._started: Started | None = None
+        self.started: Started | None = None
 
     @property
     def listener(self) -> Listener:
         """The first listener, with the port that it got."""
-        assert self._started is not None
-        return self._started.front.running.static.listeners[0]
+        assert self.started is not None
+        return self.started.front.running.static.listeners[0]
 
     async def start(self) -> None:
         """Runs all steps before the ready line. Raises StrandlineError."""
         make = self._role(self._environment, self._config, self._tasks.create_task, self._opened)
-        self._started = await make
+        self.started = await make
 
     async def run(
         self, stopping: asyncio.Event, on_ready: Callable[[], None] = lambda: None
     ) -> None:
         """Serves until `stopping` is set. Raises CannotListen."""
-        started = self._started
+        started = self.started
         assert started is not None
         await started.front.listen()
         try:
@@ -94,7 +94,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Stops cleanly; the next start recovers the logs of unreachable folders."""
-        parts = self._started.parts[::-1] if self._started is not None else ()
+        parts = self.started.parts[::-1] if self.started is not None else ()
         with self._opened:
             for part in parts:
                 await part.end()

@@ -16,6 +16,7 @@ from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.open_store import open_store
+from strandline.storage.system.child_process import ChildProcess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,8 @@ class Environment:
     # Opens the store at an URL, without a request.
     open_store: Callable[[BrokerConfig, Clock], ObjectStore]
     network: Network
+    # Starts a program of ours as a child.
+    start_child: Callable[[str], ChildProcess]
 
 
 def process_environment(config: BrokerConfig) -> Environment:
@@ -36,6 +39,7 @@ def process_environment(config: BrokerConfig) -> Environment:
         workers=Workers.make(config, ResizablePool),
         open_store=open_archive,
         network=SystemNetwork(),
+        start_child=ChildProcess,
     )
 
 

@@ -52,7 +52,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._descriptors = count(FIRST_DESCRIPTOR)
         self._free_descriptors: list[int] = []
         self._watched: dict[tuple[int, str], asyncio.Handle] = {}
-        self._ready_for: dict[int, frozenset[str]] = {}
+        self._ready_for: dict[int, tuple[str, ...]] = {}
+        # Who is told in the next turn.
+        self._to_tell: set[tuple[int, str]] = set()
 
     def time(self) -> float:
         return self._now_s
@@ -97,29 +99,35 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def set_ready(self, descriptor: int, *, readable: bool, writable: bool = False) -> None:
         """Says what a simulated socket is ready for; its watchers are called in each turn."""
-        before = self._ready_for.get(descriptor, frozenset())
+        before = self._ready_for.get(descriptor, ())
         ready = {READ: readable, WRITE: writable}
-        now = self._ready_for[descriptor] = frozenset(one for one in ready if ready[one])
-        for direction in (READ, WRITE):
-            if direction in now - before and (descriptor, direction) in self._watched:
-                self.call_soon(self._tell, descriptor, direction)
+        now = tuple(direction for direction in ready if ready[direction])
+        self._ready_for[descriptor] = now
+        for direction in [one for one in now if one not in before]:
+            self._tell_later(descriptor, direction)
+
+    def _tell_later(self, descriptor: int, direction: str) -> None:
+        key = descriptor, direction
+        if key in self._watched and key not in self._to_tell:
+            self._to_tell.add(key)
+            self.call_soon(self._tell, descriptor, direction)
 
     def _tell(self, descriptor: int, direction: str) -> None:
         """Calls the watcher, and again in the next turn while the descriptor stays ready."""
+        self._to_tell.discard((descriptor, direction))
         handle = self._watched.get((descriptor, direction))
         if handle is None or direction not in self._ready_for.get(descriptor, ()):
             return
         handle._run()
-        if self._watched.get((descriptor, direction)) is handle:
-            self.call_soon(self._tell, descriptor, direction)
+        if direction in self._ready_for.get(descriptor, ()):
+            self._tell_later(descriptor, direction)
 
     def _watch(
         self, descriptor: int, direction: str, callback: Callable[..., Any], args: Any
     ) -> None:
-        is_new = (descriptor, direction) not in self._watched
         self._watched[descriptor, direction] = asyncio.Handle(callback, args, self, None)
-        if is_new and direction in self._ready_for.get(descriptor, ()):
-            self.call_soon(self._tell, descriptor, direction)
+        if direction in self._ready_for.get(descriptor, ()):
+            self._tell_later(descriptor, direction)
 
     def _unwatch(self, descriptor: int, direction: str) -> bool:
         return self._watched.pop((descriptor, direction), None) is not None

@@ -61,6 +61,7 @@ class TimedPool(Pool):
         self._waiting: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._running = 0
         self._is_closed = False
+        self._is_dead = False
 
     @property
     def size(self) -> int:
@@ -77,6 +78,11 @@ class TimedPool(Pool):
     def resize(self, size: int) -> None:
         self._size = size
         self._begin_due()
+
+    def die(self) -> None:
+        """Whatever runs or waits has no effect any more, and no end."""
+        self._is_dead = self._is_closed = True
+        self._waiting.clear()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         if self._is_closed:
@@ -101,11 +107,15 @@ class TimedPool(Pool):
             self._loop.call_later(time.seconds, self._end, future, done)
 
     def _end_late(self, future: Future[Any], call: Callable[[], Any]) -> None:
+        if self._is_dead:
+            return
         done: Future[Any] = Future()
         run_into(done, call)
         self._end(future, done)
 
     def _end(self, future: Future[Any], done: Future[Any]) -> None:
+        if self._is_dead:
+            return
         self._running -= 1
         if (error := done.exception()) is not None:
             future.set_exception(error)

@@ -23,6 +23,7 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.loading import load_config
 from strandline.broker.server.broker import Broker
 from strandline.broker.server.environment import Environment, process_environment
+from strandline.broker.server.parts.storage import StorageParts
 from strandline.broker.server.roles import role_of
 
 T = TypeVar("T")
@@ -62,6 +63,19 @@ class Serving:
         if self._task is not None:
             await self._task
         await self.close()
+
+    async def die(self) -> None:
+        """Ends all tasks, and does nothing more; the folders are unlocked, as by the system.
+
+        Its pools must be dead already: what tasks do when they are cancelled has no effect.
+        """
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        started = self.broker.started
+        for part in started.parts if started is not None else ():
+            if isinstance(part, StorageParts):
+                part.log_dirs.unlock()
 
     async def close(self) -> None:
         try:

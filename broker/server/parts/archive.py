@@ -19,6 +19,7 @@ from strandline.broker.telemetry.sources import ArchiveSources
 from strandline.storage.model import TopicId
 from strandline.storage.remote.object_store.interface import Lack, ObjectStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
+from strandline.storage.tiering.copy.inspector import SegmentInspector
 from strandline.storage.tiering.manager.manager import TieringManager
 from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
 from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
@@ -60,6 +61,7 @@ class RemoteTier:
         manager = TieringManager(
             store,
             reader=reader,
+            inspector=SegmentInspector(environment.clock, environment.start_child),
             executors=TieringExecutors(
                 copies=workers.copier,
                 metadata=workers.manifests,
