@@ -1,6 +1,6 @@
-"""Entries and snapshots of the metadata log as bytes; see `metadata_log.py` for what they mean.
+"""Objects of the metadata log as bytes; see `metadata_log.py` for what they mean.
 
-Both are JSON documents with format, version and checksum. In a snapshot a topic's partitions are
+All are JSON documents with format, version and checksum. In a snapshot a topic's partitions are
 rows [partition, leader, leader epoch], its replicas and in-sync replicas pairs [partition, node].
 """
 
@@ -12,13 +12,13 @@ from types import MappingProxyType
 
 from strandline.broker.cluster.metadata.image import (
     DeletedTopic,
+    MetadataDelta,
     MetadataImage,
     PartitionImage,
     TopicImage,
 )
 from strandline.broker.cluster.metadata.records import (
     MetadataRecord,
-    NodeId,
     QuotaEntity,
     decode_quotas,
     decode_record,
@@ -28,7 +28,11 @@ from strandline.broker.cluster.metadata.records import (
     encode_replicas,
 )
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
-from strandline.storage.remote.keys import METADATA_SNAPSHOT_PREFIX, parse_metadata_key
+from strandline.storage.remote.keys import (
+    METADATA_BOUNDARY_KEY,
+    METADATA_SNAPSHOT_PREFIX,
+    parse_metadata_key,
+)
 from strandline.storage.remote.manifest.json_document import (
     Fields,
     Json,
@@ -39,6 +43,7 @@ from strandline.storage.system import crc32c
 
 ENTRY_FORMAT = "strandline-metadata-entry"
 SNAPSHOT_FORMAT = "strandline-metadata-snapshot"
+BOUNDARY_FORMAT = "strandline-metadata-boundary"
 VERSION = 1
 VERSIONS = range(1, 2)
 # Version 4 adds levels of features. It is written only where there are any: all else of an image is
@@ -150,23 +155,43 @@ def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
     for names in ({topic.name for topic in topics}, {topic.topic_id for topic in topics}):
         if len(names) != len(topics):
             raise CorruptFile(f"{key}: two topics of one name or id")
-    purges = [_decode_purge(topic) for topic in fields.objects("pending_purges")]
-    image = MetadataImage(
-        version=index,
-        cluster_id=fields.text("cluster_id"),
-        topics={topic.name: topic for topic in topics},
-        pending_purges={topic.topic_id: topic for topic in purges},
-        next_producer_id=fields.integer("next_producer_id"),
-        broker_properties=_decode_broker_configs(fields),
-        client_quotas=_decode_client_quotas(fields),
-        group_properties=_decode_texts(fields, "group_configs", "group_id", "properties"),
-        scram_credentials=_decode_texts(fields, "scram_credentials", "user", "credentials"),
-        feature_levels={
-            one.text("feature"): one.integer("level")
-            for one in fields.optional_objects("feature_levels")
-        },
+    delta = MetadataDelta(
+        MetadataImage(
+            version=index,
+            cluster_id=fields.text("cluster_id"),
+            next_producer_id=fields.integer("next_producer_id"),
+        )
     )
-    return Snapshot(image=image, head_checksum=fields.text("previous"))
+    for topic in topics:
+        delta.set_topic(topic)
+    for purge in map(_decode_purge, fields.objects("pending_purges")):
+        delta.pending_purges.set(purge.topic_id, purge)
+    for one in fields.objects("broker_configs"):
+        delta.broker_properties.set(one.optional_integer("node_id"), _properties(one))
+    for one in fields.objects("client_quotas"):
+        quotas = MappingProxyType(decode_quotas(one, "quotas"))
+        delta.client_quotas.set(QuotaEntity.of(one.texts_by_name("entity")), quotas)
+    for one in fields.objects("group_configs"):
+        delta.group_properties.set(one.text("group_id"), _properties(one))
+    for one in fields.objects("scram_credentials"):
+        credentials = MappingProxyType(one.texts_by_name("credentials"))
+        delta.scram_credentials.set(one.text("user"), credentials)
+    for one in fields.optional_objects("feature_levels"):
+        delta.feature_levels.set(one.text("feature"), one.integer("level"))
+    return Snapshot(image=delta.image(), head_checksum=fields.text("previous"))
+
+
+def encode_boundary(index: int) -> bytes:
+    """Encodes the boundary: entries up to `index` may be deleted."""
+    return encode_document(BOUNDARY_FORMAT, VERSION, {"index": index})
+
+
+def decode_boundary(content: bytes) -> int:
+    """Returns the index in a boundary. Raises CorruptFile or UnsupportedFormat."""
+    fields = decode_document(
+        content, format_name=BOUNDARY_FORMAT, versions=VERSIONS, source=METADATA_BOUNDARY_KEY
+    )
+    return fields.count("index")
 
 
 def check_document(content: bytes, *, key: str) -> None:
@@ -249,26 +274,6 @@ def _decode_purge(fields: Fields) -> DeletedTopic:
         partition_count=fields.integer("partition_count"),
         properties=_properties(fields),
     )
-
-
-def _decode_broker_configs(fields: Fields) -> dict[NodeId | None, Mapping[str, str]]:
-    return {
-        one.optional_integer("node_id"): _properties(one)
-        for one in fields.objects("broker_configs")
-    }
-
-
-def _decode_client_quotas(fields: Fields) -> dict[QuotaEntity, Mapping[str, float]]:
-    return {
-        QuotaEntity.of(one.texts_by_name("entity")): MappingProxyType(decode_quotas(one, "quotas"))
-        for one in fields.objects("client_quotas")
-    }
-
-
-def _decode_texts(fields: Fields, name: str, key: str, values: str) -> dict[str, Mapping[str, str]]:
-    return {
-        one.text(key): MappingProxyType(one.texts_by_name(values)) for one in fields.objects(name)
-    }
 
 
 def _properties(fields: Fields) -> Mapping[str, str]:

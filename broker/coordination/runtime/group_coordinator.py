@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
-from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.classic.group import Group
@@ -79,14 +79,14 @@ from strandline.broker.coordination.runtime.journal import (
 from strandline.broker.coordination.runtime.offset_expiry import OffsetExpiry
 from strandline.broker.coordination.runtime.parked_requests import ParkedRequests
 from strandline.broker.coordination.runtime.shard import GroupEffects, GroupShard, GroupSlot
-from strandline.broker.coordination.runtime.slots import Slots, former_partition
+from strandline.broker.coordination.runtime.slots import Slots
 from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.tasks import wait_within
 from strandline.storage.concurrency.turns import in_turns
-from strandline.storage.model import TimestampMs, TopicId, TopicPartition
+from strandline.storage.model import TimestampMs, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -158,11 +158,7 @@ class GroupCoordinator:
             clock=clock,
             reads=reads,
             on_found=self._wake.set,
-            formerly=former_partition,
         )
-        # The id of the topic that the slots belong to.
-        self._topic_id: TopicId | None = None
-        self._seen: MetadataImage | None = None
         self._waiting = ParkedRequests()
         self._consumers = ConsumerCoordinator(self, reads)
         self._alarms = GroupDeadlines()
@@ -362,7 +358,6 @@ class GroupCoordinator:
 
         Not while it is loaded: a loading shard would miss what is appended behind its end.
         """
-        self._catch_up()
         slot = self._slots.at(partition.partition)
         return slot is not None and slot.is_loaded
 
@@ -430,7 +425,6 @@ class GroupCoordinator:
 
     def groups(self) -> list[Group | ConsumerGroup]:
         """Returns all groups of this coordinator. Raises CoordinatorFault while it loads."""
-        self._catch_up()
         slots = self._slots.all()
         for slot in slots:
             if not slot.is_loaded:
@@ -463,7 +457,6 @@ class GroupCoordinator:
 
     def _slot_with(self, group_id: str) -> GroupSlot | None:
         """Returns the loaded slot of a group, None without the topic. Raises CoordinatorFault."""
-        self._catch_up()
         return self._slots.of(group_id)
 
     async def _slot_for_writing(self, group_id: str) -> GroupSlot:
@@ -483,21 +476,11 @@ class GroupCoordinator:
 
     # --- following the metadata --------------------------------------------------------------
 
-    def _catch_up(self) -> None:
-        """Deletes the offsets of topics that were deleted since the last call."""
-        image, seen = self._metadata.image, self._seen
-        if image is seen:
-            return
-        self._seen = image
-        topic = image.topics.get(OFFSETS_TOPIC)
-        topic_id = None if topic is None else topic.topic_id
-        if topic_id != self._topic_id:
-            self._topic_id = topic_id
+    def follow(self, delta: MetadataDelta, _image: MetadataImage) -> None:
+        """Deletes the offsets of deleted topics, or all groups with their own topic."""
+        gone = {topic.name for topic in delta.topics.gone()}
+        if OFFSETS_TOPIC in gone:
             self._drop_slots()
-        if seen is None:
-            return
-        before, after = seen.topics_by_id, image.topics_by_id
-        gone = {topic.name for known_id, topic in before.items() if known_id not in after}
         if gone:
             self._forgetting.follow(gone, self.now())
 
@@ -512,7 +495,6 @@ class GroupCoordinator:
     async def run(self) -> None:
         """Loads unloaded partitions and handles all deadlines; never returns."""
         while True:
-            self._catch_up()
             await self._ring_alarms()
             slot = self._slots.next_to_load()
             if slot is not None:

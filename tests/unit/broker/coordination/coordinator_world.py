@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import pytest
 
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
-from strandline.broker.cluster.metadata.image import MetadataImage, replay
-from strandline.broker.cluster.metadata.records import ClusterCreated, TopicCreated
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
+from strandline.broker.cluster.metadata.records import ClusterCreated, MetadataRecord, TopicCreated
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, GroupRules
 from strandline.broker.coordination.model.consumer_messages import ConsumerRules
 from strandline.broker.coordination.model.group_config import GroupConfig
@@ -25,7 +25,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.recovery_report import RecoveryReport
-from strandline.storage.model import TopicPartition
+from strandline.storage.model import Isolation, TopicPartition
 from strandline.storage.records.batch.batch import read_header, stamp
 from tests.support.manual_clock import ManualClock
 
@@ -79,8 +79,9 @@ class MemoryPartition:
         self.batches.append((self.end_offset, bytes(records)))
         self.end_offset += read_header(records).record_count
 
-    def read(self, offset: int, *, bytes_max: int) -> object:
+    def read(self, offset: int, *, bytes_max: int, isolation: Isolation) -> object:
         """One batch at a time, as a log with tiny chunks."""
+        assert isolation is Isolation.LOG_END
         if self.failure is not None:
             raise self.failure
         (batch,) = [data for start, data in self.batches if start == offset]
@@ -96,14 +97,11 @@ class World:
     """Metadata, partitions and a clock that outlive the coordinators of a test."""
 
     image: MetadataImage = field(
-        default_factory=lambda: replay(
-            MetadataImage(),
+        default_factory=lambda: MetadataImage().apply_entry(
             [
-                [
-                    ClusterCreated(cluster_id="c"),
-                    TopicCreated(topic="t", topic_id=TOPIC_ID, replicas=((1,),), properties={}),
-                ]
-            ],
+                ClusterCreated(cluster_id="c"),
+                TopicCreated(topic="t", topic_id=TOPIC_ID, replicas=((1,),), properties={}),
+            ]
         )
     )
     partitions: dict[int, MemoryPartition] = field(
@@ -116,6 +114,13 @@ class World:
         decision = decide(self.image)
         self.image = self.image.apply_entry(decision.records)
         return decision
+
+    def publish(self, coordinator: GroupCoordinator, record: MetadataRecord) -> None:
+        """Changes the metadata, which that coordinator follows."""
+        delta = MetadataDelta(self.image)
+        delta.replay([record])
+        self.image = delta.image()
+        coordinator.follow(delta, self.image)
 
     def partition(self, topic: str, index: int) -> MemoryPartition | None:
         return self.partitions.get(index) if topic in self.image.topics else None
