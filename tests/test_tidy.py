@@ -25,6 +25,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from strandline.storage import crash_points
+from strandline.storage.crash_points import CRASH_POINTS
 from tests.support.schedule import LONGEST
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -224,7 +226,12 @@ def test_no_file_names_a_package_registry() -> None:
 
 def test_nothing_private_of_the_interpreter_is_used() -> None:
     """The next Python has another. What is documented is not private, whatever its name is."""
-    documented = {"os._exit", "_thread.start_new_thread"}
+    documented = {
+        "os._exit",
+        "_thread.start_new_thread",
+        "asyncio.tasks._enter_task",
+        "asyncio.tasks._leave_task",
+    }
     used = [
         f"{name(path)}:{line} {full}"
         for path in python_files()
@@ -240,6 +247,8 @@ PRIVATE_NAMES = {
     r"_ALL_BROKERS_DOWN": "another of them",
     r"_replace|_make": "NamedTuple, documented",
     r"_exit": "of os, documented",
+    r"_enter_task|_leave_task": "of asyncio, documented",
+    r"_ready|_run": "the loop's queue in Python 3.11, which gets no more releases but for security",
     r"_jvm|_jsparkSession|_jdf|_jsc|_gateway": "the JVM of PySpark, which has no public way to it",
     r"_request_signer|_credentials|_endpoint|_content": "botocore; see each place",
     r"_assign_work_unit": "xdist's order; tests alone",
@@ -473,3 +482,17 @@ def test_locks_agree_with_each_other() -> None:
 def test_what_a_parallel_run_begins_with_is_there() -> None:
     assert len(set(LONGEST)) == len(LONGEST)
     assert [scope for scope in LONGEST if not (ROOT / scope).exists()] == []
+
+
+def test_each_crash_point_is_stopped_at_by_a_test() -> None:
+    """By its constant, or by all points of its prefix."""
+    tests = "\n".join(path.read_text() for path in sorted((ROOT / "tests").rglob("*.py")))
+    points = {name: point for name, point in vars(crash_points).items() if point in CRASH_POINTS}
+    assert sorted(points.values()) == sorted(CRASH_POINTS)
+    unused = [
+        name
+        for name, point in points.items()
+        if not re.search(rf"\b{name}\b", tests)
+        and f'startswith("{point.split(".")[0]}.")' not in tests
+    ]
+    assert unused == []

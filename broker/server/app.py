@@ -412,9 +412,11 @@ class Broker:
 
     def _listen(self, spawn: Spawn) -> None:
         config, running = self._config, self._running
+        dispatcher = self._make_dispatcher()
+        self._loops["requests"] = dispatcher.run
         self._server = Server(
             ConnectionHandlers(
-                config, self._make_dispatcher(), self._metadata, self._clock, self._failed_logins
+                config, dispatcher, self._metadata, self._clock, self._failed_logins
             ),
             limits=lambda: running.current.network,
             admit=self._quotas.connected,
@@ -533,7 +535,6 @@ class Broker:
                 finish = partial(
                     self._log_dirs.finish,
                     {p.topic_partition: p.log.log_start_offset for p in partitions},
-                    {p.topic_partition: p.high_watermark for p in partitions},
                     # After a clean stop no start would look for them.
                     is_clean=not self._transactions.lacks_ends,
                 )

@@ -1,6 +1,6 @@
-"""Entries and snapshots of the metadata log as bytes; see `metadata_log.py` for what they mean.
+"""Objects of the metadata log as bytes; see `metadata_log.py` for what they mean.
 
-Both are JSON documents with format, version and checksum. In a snapshot a topic's partitions are
+All are JSON documents with format, version and checksum. In a snapshot a topic's partitions are
 rows [partition, leader, leader epoch], its replicas and in-sync replicas pairs [partition, node].
 """
 
@@ -28,7 +28,11 @@ from strandline.broker.cluster.metadata.records import (
     encode_replicas,
 )
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
-from strandline.storage.remote.keys import METADATA_SNAPSHOT_PREFIX, parse_metadata_key
+from strandline.storage.remote.keys import (
+    METADATA_BOUNDARY_KEY,
+    METADATA_SNAPSHOT_PREFIX,
+    parse_metadata_key,
+)
 from strandline.storage.remote.manifest.json_document import (
     Fields,
     Json,
@@ -39,6 +43,7 @@ from strandline.storage.system import crc32c
 
 ENTRY_FORMAT = "strandline-metadata-entry"
 SNAPSHOT_FORMAT = "strandline-metadata-snapshot"
+BOUNDARY_FORMAT = "strandline-metadata-boundary"
 VERSION = 1
 VERSIONS = range(1, 2)
 # Version 4 adds levels of features. It is written only where there are any: all else of an image is
@@ -174,6 +179,19 @@ def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
     for one in fields.optional_objects("feature_levels"):
         delta.feature_levels.set(one.text("feature"), one.integer("level"))
     return Snapshot(image=delta.image(), head_checksum=fields.text("previous"))
+
+
+def encode_boundary(index: int) -> bytes:
+    """Encodes the boundary: entries up to `index` may be deleted."""
+    return encode_document(BOUNDARY_FORMAT, VERSION, {"index": index})
+
+
+def decode_boundary(content: bytes) -> int:
+    """Returns the index in a boundary. Raises CorruptFile or UnsupportedFormat."""
+    fields = decode_document(
+        content, format_name=BOUNDARY_FORMAT, versions=VERSIONS, source=METADATA_BOUNDARY_KEY
+    )
+    return fields.count("index")
 
 
 def check_document(content: bytes, *, key: str) -> None:
