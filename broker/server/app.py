@@ -74,6 +74,7 @@ from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import InvalidConfig, StrandlineError, TierError
 from strandline.storage.local.cleaner.cleaner import LogCleaner
 from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.local.log_dirs.last_known_time import LastTime
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import TopicId, TopicPartition
@@ -186,7 +187,7 @@ class Broker:
             self._log_dirs,
             self._make_tiers(),
             topic_defaults=lambda: self._running.current.topics.properties,
-            disk=disk,
+            folders=FolderWork(self._workers.folders.of),
             syncs=self._workers.syncs,
         )
         self._replicas.take_over(logs, image)  # 6
@@ -531,6 +532,7 @@ class Broker:
         try:
             if self._phase is not Phase.STARTING:
                 self._cleaner.close()
+                await self._replicas.deleted()
                 partitions = self._replicas.partitions()
                 finish = partial(
                     self._log_dirs.finish,

@@ -43,6 +43,7 @@ from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.local.formats.checkpoint import META_PROPERTIES
+from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
 from strandline.storage.remote.object_store.interface import ObjectStore
@@ -111,7 +112,7 @@ class ReplicaBroker(Broker):
                 lookups=self._workers.lookups,
             ),
             topic_defaults=lambda: self._running.current.topics.properties,
-            disk=self._workers.disk,
+            folders=FolderWork(self._workers.folders.of),
             syncs=self._workers.syncs,
         )
         self._following = FollowingMetadata(

@@ -1,6 +1,7 @@
 """The broker's threads, all bounded, each pool for one kind of waiting.
 
-    disk (1)       log folders, checkpoints
+    folders (1 each)  a log folder each: logs made and deleted, checkpoints
+    disk (1)       other work in log folders
     syncs (8)      flushes of logs; those of different logs share the device
     metadata (1)   appends to the metadata log
     manifests (4)  manifests, the mirror of the metadata log; 16 while a start waits for them
@@ -23,6 +24,7 @@ thread.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.storage.concurrency.resizable_pool import DefaultPool, ResizablePool
@@ -38,6 +40,22 @@ SYNC_THREADS = 8
 # Codecs release the GIL while they work, so a second thread helps; each may hold a whole
 # decompressed batch.
 RECORD_THREADS = 2
+
+
+class FolderPools:
+    """A thread for each log folder."""
+
+    def __init__(self) -> None:
+        self._pools: dict[Path, ResizablePool] = {}
+
+    def of(self, folder: Path) -> ResizablePool:
+        if folder not in self._pools:
+            self._pools[folder] = ResizablePool(1, f"folder-{len(self._pools)}")
+        return self._pools[folder]
+
+    def shutdown(self, *, wait: bool, cancel_futures: bool) -> None:
+        for pool in self._pools.values():
+            pool.shutdown(wait=wait, cancel_futures=cancel_futures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,12 +77,14 @@ class Workers:
     metadata: ResizablePool
     syncs: ResizablePool
     disk: ResizablePool
+    folders: FolderPools
 
     @classmethod
     def start(cls, config: BrokerConfig) -> Workers:
         """Makes the pools; the first call of each starts its threads."""
         return cls(
             disk=ResizablePool(1, "disk"),
+            folders=FolderPools(),
             syncs=ResizablePool(SYNC_THREADS, "syncs"),
             metadata=ResizablePool(1, "metadata"),
             copier=ResizablePool(config.tiering.workers, "copier"),

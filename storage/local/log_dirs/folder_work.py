@@ -49,7 +49,9 @@ class FolderWork:
         self, directories: Iterable[LogDir], work: Callable[[LogDir], T]
     ) -> dict[LogDir, T]:
         """Runs `work` in the folders side by side; returns the results of those that answer."""
-        asked = {one: self.start(one, partial(work, one)) for one in directories if not self.hangs(one)}
+        asked = {
+            one: self.start(one, partial(work, one)) for one in directories if not self.hangs(one)
+        }
         if asked:
             await asyncio.wait(asked.values(), timeout=HANGS_AFTER_S)
         found: dict[LogDir, T] = {}
