@@ -283,9 +283,9 @@ def test_a_disk_that_hangs_holds_up_what_is_for_itself_alone(
                 await asyncio.sleep(0.002)
             assert disk.waits.is_set()
 
-            # Twice: it waits for a disk that hangs once.
-            for _ in range(2):
-                assert await replicas.checkpoint_log_starts() == {hanging}
+            # Also of the other, a busy machine may take long.
+            while await replicas.checkpoint_log_starts() != {hanging}:
+                await asyncio.sleep(0.002)
             assert (other / checkpoint.LOG_STARTS).exists()
             with_u = with_topic("u", partitions=3)
             await replicas.follow(*since(MetadataImage(), with_u))
