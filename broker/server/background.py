@@ -26,6 +26,7 @@ from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.server.workers import SYNC_THREADS, Workers
 from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
@@ -129,7 +130,7 @@ class LogUpkeep:
             now_s = self._clock.monotonic_s()
             due = [
                 partition
-                for partition in self._replicas.partitions()
+                async for partition in in_turns(self._replicas.partitions())
                 if _must_be_flushed(partition.log.local, now_s)
             ]
             while due:
@@ -139,7 +140,7 @@ class LogUpkeep:
                 together.clear()
             unwritten = [
                 partition
-                for partition in self._replicas.partitions()
+                async for partition in in_turns(self._replicas.partitions())
                 if partition.log.local.leader_epochs.is_unwritten
             ]
             if unwritten:
@@ -198,9 +199,8 @@ class LogUpkeep:
         while True:
             await asyncio.sleep(PRODUCER_CHECK_S)
             now_ms, config = self._believed_ms(), self._running.current.partitions
-            for partition in self._replicas.partitions():
+            async for partition in in_turns(self._replicas.partitions()):
                 partition.log.local.producers.expire(now_ms, config.producer_expiration_ms)
-                await asyncio.sleep(0)
 
 
 async def _flush(partition: Partition, quiet_log: QuietLog, now_s: float) -> None:

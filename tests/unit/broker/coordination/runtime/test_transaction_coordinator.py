@@ -19,7 +19,6 @@ from strandline.broker.coordination.runtime.left_open import PARTITIONS_PER_TURN
 from strandline.broker.coordination.runtime.markers import EndMarker
 from strandline.broker.coordination.runtime.slots import coordinating_partition
 from strandline.broker.coordination.runtime.transaction_coordinator import (
-    EXPIRED_PER_TURN_MAX,
     MARKERS_PER_TURN_MAX,
     Confirmation,
     TransactionCoordinator,
@@ -36,6 +35,7 @@ from strandline.broker.coordination.transactions.transaction import (
 )
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.concurrency import turns
 from strandline.storage.crash_points import (
     TRANSACTION_AFTER_COMPLETE,
     TRANSACTION_AFTER_MARKER,
@@ -88,7 +88,7 @@ class Markers:
     def is_open(self, opened: OpenTransaction) -> bool:
         return opened not in self.ended_since
 
-    def producers_above(self, epochs: Mapping[int, int]) -> set[int]:
+    async def producers_above(self, epochs: Mapping[int, int]) -> set[int]:
         return {one for one, epoch in self.epochs.items() if epoch > epochs.get(one, epoch)}
 
 
@@ -638,7 +638,11 @@ def test_a_transaction_that_times_out_is_aborted_and_its_producer_fenced() -> No
     play(scenario)
 
 
-def test_transactions_that_time_out_together_leave_turns_of_the_loop_to_others() -> None:
+def test_transactions_that_time_out_together_leave_turns_of_the_loop_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S_MAX", 0.0)
+
     async def scenario(world: TransactionWorld) -> None:
         coordinator = await world.restarted()
         names = list(map(str, range(500)))
@@ -688,10 +692,14 @@ def test_an_id_whose_end_cannot_be_written_is_forgotten_later() -> None:
     play(scenario)
 
 
-def test_more_idle_ids_than_one_turn_forgets_go_all_the_same() -> None:
+def test_more_idle_ids_than_one_turn_forgets_go_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S_MAX", 0.0)
+
     async def scenario(world: TransactionWorld) -> None:
         coordinator = await world.restarted()
-        for name in map(str, range(EXPIRED_PER_TURN_MAX + 10)):
+        for name in map(str, range(50)):
             await coordinator.init_producer(name, timeout_ms=TIMEOUT_MS, expected=None)
         world.clock.advance_ms(CONFIG.expiration_ms + CONFIG.expiration_check_interval_ms)
         while list(coordinator.transactions()):
