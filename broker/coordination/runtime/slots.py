@@ -28,9 +28,11 @@ from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.records.replay_chunk import DecodeRecords, read_chunk
+from strandline.broker.coordination.runtime.journal import Journal
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
 from strandline.storage.errors import RecordsRejected, StorageError
+from strandline.storage.model import TopicPartition
 from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
@@ -74,17 +76,16 @@ S = TypeVar("S", bound=Shard)
 class Slot(Generic[S]):
     """One partition of the topic, and the state replayed from it."""
 
-    __slots__ = ("is_loaded", "partition", "quiet_log", "retry_s", "shard")
+    __slots__ = ("is_loaded", "journal", "partition", "retry_s", "shard")
 
     def __init__(
-        self, partition: Partition, shard: S, *, is_loaded: bool, quiet_log: QuietLog
+        self, partition: Partition, shard: S, *, is_loaded: bool, journal: Journal
     ) -> None:
-        """`quiet_log` logs failed writes."""
         self.partition = partition
         self.shard = shard
+        self.journal = journal
         self.is_loaded = is_loaded
         self.retry_s = 0.0
-        self.quiet_log = quiet_log
 
     def __repr__(self) -> str:
         return f"<Slot {self.partition.topic_partition} loaded={self.is_loaded} {self.shard!r}>"
@@ -106,7 +107,7 @@ class Slots(Generic[S]):
         clock: Clock,
         reads: Executor,
         on_found: Callable[[], None],
-        content: str = "groups",
+        content: str = "group",
     ) -> None:
         """`reads` runs the blocking part of loading; `on_found` is called when there is any.
 
@@ -152,6 +153,33 @@ class Slots(Generic[S]):
             return None
         return self._loaded(coordinating_partition(name, topic.partition_count))
 
+    async def partition_of(self, name: str) -> TopicPartition:
+        """Returns where an id lies, whoever leads that; creates the topic if necessary.
+
+        Raises CoordinatorFault.
+        """
+        await self.ensure_topic()
+        topic = self.topic()
+        if topic is None:
+            raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        index = coordinating_partition(name, topic.partition_count)
+        return TopicPartition(topic.name, index)
+
+    async def replicated(self, *names: str) -> None:
+        """Returns when what was read of these ids may be answered. Raises CoordinatorFault."""
+        topic = self.topic()
+        if topic is None:
+            return
+        for name in names:
+            slot = self._slots.get(coordinating_partition(name, topic.partition_count))
+            if slot is not None:
+                await slot.journal.replicated()
+
+    async def all_replicated(self) -> None:
+        """Returns when what was read of all ids may be answered. Raises CoordinatorFault."""
+        for slot in self.present():
+            await slot.journal.replicated()
+
     def _loaded(self, index: int) -> Slot[S]:
         """Returns the loaded slot of a partition. Raises CoordinatorFault."""
         slot = self._slot(index)
@@ -181,8 +209,9 @@ class Slots(Generic[S]):
         if partition is None:
             return None
         is_empty = partition.log.end_offset <= partition.log.log_start_offset
+        journal = Journal(partition, self._content, self._quiet_log)
         slot = self._slots[index] = Slot(
-            partition, self._new_shard(), is_loaded=is_empty, quiet_log=self._quiet_log
+            partition, self._new_shard(), is_loaded=is_empty, journal=journal
         )
         if not is_empty:
             self._on_found()
@@ -223,7 +252,7 @@ class Slots(Generic[S]):
         """Logs once: every request that needs the topic retries the creation."""
         self._quiet_log.say(
             logging.WARNING,
-            f"topic of the {self._content} not created",
+            f"topic of the {self._content}s not created",
             self._topic.name,
             {"error": reason},
         )
@@ -248,7 +277,7 @@ class Slots(Generic[S]):
             where = slot.partition.topic_partition
             self._quiet_log.say(
                 logging.ERROR,
-                f"{self._content} not loaded",
+                f"{self._content}s not loaded",
                 where,
                 {"partition": str(where), "error": str(error), "retry_s": LOAD_RETRY_S},
             )
@@ -278,7 +307,7 @@ class Slots(Generic[S]):
         slot.is_loaded = True
         on_loaded(slot)
         log.info(
-            "%s loaded",
+            "%ss loaded",
             self._content,
             extra={
                 "fields": {

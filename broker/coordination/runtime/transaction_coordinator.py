@@ -59,7 +59,7 @@ from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImag
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
-from strandline.broker.coordination.runtime.journal import flush, flush_if_needed
+from strandline.broker.coordination.runtime.journal import Journal
 from strandline.broker.coordination.runtime.left_open import LeftOpen
 from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
 from strandline.broker.coordination.runtime.producer_ids import ProducerIds
@@ -91,8 +91,7 @@ from strandline.storage.crash_points import (
     TRANSACTION_AFTER_RETIRE,
     crash_point,
 )
-from strandline.storage.errors import MessageTooLarge, RecordsRejected, StorageError
-from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.errors import StorageError
 from strandline.storage.model import Offset, TimestampMs, TopicPartition
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.batch.marker import MarkerType
@@ -210,13 +209,18 @@ class TransactionCoordinator:
             clock=clock,
             reads=reads,
             on_found=self._wake.set,
-            content="transactions",
+            content="transaction",
         )
+        # Await these between a look at the state and an answer that tells of it.
+        self.replicated = self._slots.replicated
+        self.all_replicated = self._slots.all_replicated
         # By transactional id; the first are those that `run` tries next.
         self._ending: OrderedDict[str, _EndingTransaction] = OrderedDict()
         # What an unclean stop left open in partitions, until step 5 is done with it.
         self._left_open = LeftOpen(markers, self._log_missing_marker)
         self._repair = _Repair.WAITS
+        # By transactional id, the end of the last record if that is above the high watermark.
+        self._unreplicated: dict[str, tuple[Journal, Offset]] = {}
         # Transactional ids whose state was loaded after an unclean stop, until InitProducerId.
         self._may_be_old: set[str] = set()
         self._ended_total = Counter(dict.fromkeys(Outcome, 0))
@@ -280,7 +284,8 @@ class TransactionCoordinator:
         await self._carry_out_and_flush(slot, decision)
         if expected is None:
             self._may_be_old.discard(transactional_id)
-        await flush(slot)
+        await slot.journal.flush()
+        await slot.journal.settled()
         return decision.identity
 
     def _before_init(
@@ -367,6 +372,9 @@ class TransactionCoordinator:
             code = self.verify_partitions(transactional_id, producer, {partition})[partition]
         else:
             return ErrorCode.NONE
+        if code is ErrorCode.NONE and self._is_unreplicated(transactional_id):
+            # Its records would stay open if another coordinator did not know of the partition.
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if code is not ErrorCode.NONE:
             self._refused_partitions_total += 1
         if code is ErrorCode.PRODUCER_FENCED:
@@ -406,6 +414,13 @@ class TransactionCoordinator:
         )
         await self._carry_out_and_flush(slot, decision)
         return decision.identity
+
+    def _is_unreplicated(self, transactional_id: str) -> bool:
+        journal, end_offset = self._unreplicated.get(transactional_id, (None, 0))
+        if journal is None or not journal.is_below(end_offset):
+            return journal is not None
+        del self._unreplicated[transactional_id]
+        return False
 
     def find(self, transactional_id: str) -> Transaction | None:
         """Returns the state of a transactional id. Raises CoordinatorFault."""
@@ -447,7 +462,7 @@ class TransactionCoordinator:
         finally:
             # Also of a refusal: it may have aborted the transaction of another producer.
             if decision.written is not None:
-                await flush_if_needed(slot)
+                await slot.journal.settled()
                 whose = decision.written.transactional_id
                 if self._finish_named(whose) and whose in self._ending:
                     # It has more partitions than one turn takes, and `run` goes on with it.
@@ -480,25 +495,24 @@ class TransactionCoordinator:
     def _append(self, slot: _Slot, record: TransactionRecord) -> None:
         """Appends and applies a record. Raises CoordinatorFault; then nothing has changed."""
         batch = encode_record(record, self.version, self._clock.now_ms())
-        try:
-            slot.partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
-        except RecordsRejected as error:
-            ending = record.transaction
-            if isinstance(error, MessageTooLarge) and ending is not None and ending.log_ends:
+        ending = record.transaction
+        if ending is None or not ending.log_ends:
+            slot.journal.append(batch)
+        else:
+            try:
+                slot.journal.append(batch, too_large=ErrorCode.MESSAGE_TOO_LARGE)
+            except CoordinatorFault as fault:
+                if fault.error_code is not ErrorCode.MESSAGE_TOO_LARGE:
+                    raise
                 # What could begin must end. Only a loss of power asks for the log ends.
                 self._write(slot, ending._replace(log_ends=()))
                 return
-            self._log_failed_write(slot, error)
-            raise CoordinatorFault(ErrorCode.UNKNOWN_SERVER_ERROR) from error
-        except StorageError as error:
-            self._log_failed_write(slot, error)
-            raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
         slot.shard.keep(record)
-
-    def _log_failed_write(self, slot: _Slot, error: Exception) -> None:
-        where = slot.partition.topic_partition
-        fields = {"partition": str(where), "error": str(error)}
-        self._quiet_log.say(logging.WARNING, "transaction record not written", where, fields)
+        if not slot.journal.is_replicated:
+            self._unreplicated[record.transactional_id] = (
+                slot.journal,
+                slot.partition.log.end_offset,
+            )
 
     def _slot_of(self, transactional_id: str) -> _Slot | None:
         """Returns the loaded slot of an id, None without the topic. Raises CoordinatorFault."""
@@ -509,6 +523,7 @@ class TransactionCoordinator:
         if any(topic.name == TRANSACTION_TOPIC for topic in delta.topics.gone()):
             self._slots.drop()
             self._ending.clear()
+            self._unreplicated.clear()
             self._may_be_old.clear()
 
     # --- ending ------------------------------------------------------------------------------
@@ -578,9 +593,12 @@ class TransactionCoordinator:
         self._quiet_log.say(logging.WARNING, "transaction marker not written", code, fields)
 
     async def _finish_all(self) -> None:
+        for transactional_id in tuple(self._unreplicated):
+            self._is_unreplicated(transactional_id)
         for slot in self._slots.present():
             try:
-                await flush_if_needed(slot)
+                if slot.partition.must_flush:
+                    await slot.journal.flush()
             except CoordinatorFault:
                 # Its folder is offline; what is ending there waits.
                 continue
@@ -630,6 +648,7 @@ class TransactionCoordinator:
         """Loads everything anew: logs were opened again, and may have lost their ends."""
         self._slots.drop()
         self._ending.clear()
+        self._unreplicated.clear()
         self._left_open.find()
         self._repair = _Repair.WAITS
         self._wake.set()

@@ -79,18 +79,19 @@ class ConsumerGroupHandlers:
             ),
         )
 
-    def describe(
+    async def describe(
         self, request: ConsumerGroupDescribeRequest, _context: RequestContext
     ) -> ConsumerGroupDescribeResponse:
         refuse_flood(len(request.group_ids))
         operations = ALL_OF_A_GROUP if request.include_authorized_operations else OPERATIONS_UNKNOWN
         return ConsumerGroupDescribeResponse(
-            groups=[self._describe(group_id, operations) for group_id in request.group_ids]
+            groups=[await self._describe(group_id, operations) for group_id in request.group_ids]
         )
 
-    def _describe(self, group_id: str, operations: int) -> DescribedConsumerGroup:
+    async def _describe(self, group_id: str, operations: int) -> DescribedConsumerGroup:
         try:
             description = self._coordinator.describe_consumers(group_id)
+            await self._coordinator.replicated(group_id)
         except CoordinatorFault as fault:
             return DescribedConsumerGroup(
                 group_id=group_id,

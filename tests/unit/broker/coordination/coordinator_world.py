@@ -14,6 +14,7 @@ import pytest
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.records import ClusterCreated, MetadataRecord, TopicCreated
+from strandline.broker.cluster.replicas.partition import HighWatermarkWaiter
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, GroupRules
 from strandline.broker.coordination.model.consumer_messages import ConsumerRules
 from strandline.broker.coordination.model.group_config import GroupConfig
@@ -44,7 +45,10 @@ CONFIG = GroupConfig(
 
 
 class MemoryPartition:
-    """A partition that is its own log, in memory; appends fail with `failure` if it is set."""
+    """A partition that is its own log, in memory; appends fail with `failure` if it is set.
+
+    `hold` keeps its high watermark where it is, as a replica that does not fetch.
+    """
 
     must_flush = False
     leader_epoch = 3
@@ -56,6 +60,8 @@ class MemoryPartition:
         self.end_offset = 0
         self.batches: list[tuple[int, bytes]] = []
         self.failure: Exception | None = None
+        self._held: int | None = None
+        self._waiters: set[HighWatermarkWaiter] = set()
         # Where it was flushed last.
         self.recovery_point = 0
         self.local = self
@@ -66,10 +72,24 @@ class MemoryPartition:
 
     @property
     def high_watermark(self) -> int:
-        return self.end_offset
+        return self.end_offset if self._held is None else self._held
+
+    def hold(self) -> None:
+        self._held = self.high_watermark
+
+    def release(self) -> None:
+        self._held = None
+        for waiter in tuple(self._waiters):
+            waiter.on_high_watermark(1)
+
+    def wait(self, waiter: HighWatermarkWaiter) -> None:
+        self._waiters.add(waiter)
+
+    def stop_waiting(self, waiter: HighWatermarkWaiter) -> None:
+        self._waiters.discard(waiter)
 
     def may_rely_on(self, end_offset: int) -> bool:
-        return end_offset <= self.end_offset
+        return end_offset <= self.high_watermark
 
     def append(self, records: memoryview, *, origin: AppendOrigin) -> None:
         assert origin is AppendOrigin.COORDINATOR
