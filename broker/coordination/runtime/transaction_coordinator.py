@@ -19,25 +19,8 @@ meanwhile the producer gets CONCURRENT_TRANSACTIONS. A start takes up each trans
 after step 1 at step 2: a partition may get its marker a second time, which changes nothing there,
 for no other transaction of this producer can be open in it.
 
-No other step waits for the device, so a loss of power may take the marker of step 2 and leave the
-record of step 3, or take the record that began a transaction and leave its batches. The same is
-true of a lost disk whose logs continue behind their archives. So a start after an unclean stop, a
-folder that comes back, and such a log, end what is open in a partition and not in the coordinator
-(`left_open.py`, `lost_ends.py`):
-
-    4 load all transactional ids, with what was decided in such partitions
-    5 append the lost end to each such partition; what nobody knows aborts
-                                                        crash point transaction.after-lost-end
-    6 retire each producer id that a partition has with a greater epoch than the coordinator: epochs
-      that are given twice would make new batches pass for duplicates
-                                                        crash point transaction.after-retire
-
-Until step 5 is done with a partition, step 2 writes nothing to it: it may have a later transaction
-of the same producer, of which the coordinator knows nothing any more.
-
-Epochs may be lost in all logs, and a producer live that has them. So InitProducerId is answered
-when its record is on the device, and after an unclean stop the next one for each transactional id
-takes a new producer id. A producer that goes on with the epoch that the coordinator has is served.
+No other step waits for the device but InitProducerId: its answer leaves when its record is there.
+What a loss of power takes nevertheless is mended by `power_loss_repair.py`.
 
 `run` also aborts transactions that time out, and forgets transactional ids that expire.
 """
@@ -47,7 +30,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
@@ -60,8 +43,8 @@ from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.runtime.journal import Journal
-from strandline.broker.coordination.runtime.left_open import LeftOpen
 from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
+from strandline.broker.coordination.runtime.power_loss_repair import PowerLossRepair
 from strandline.broker.coordination.runtime.producer_ids import ProducerIds
 from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.coordination.transactions import transaction as rules
@@ -88,7 +71,6 @@ from strandline.storage.crash_points import (
     TRANSACTION_AFTER_COMPLETE,
     TRANSACTION_AFTER_MARKER,
     TRANSACTION_AFTER_PREPARE,
-    TRANSACTION_AFTER_RETIRE,
     crash_point,
 )
 from strandline.storage.errors import StorageError
@@ -113,14 +95,6 @@ class Confirmation(Enum):
     LOOK = auto()  # must be part of it; older clients know INVALID_TXN_STATE alone
     LOOK_ABORTABLE = auto()  # must be part of it; the client aborts the transaction otherwise
     ADD = auto()  # becomes part of it with the write: transaction version 2
-
-
-class _Repair(Enum):
-    """How far steps 4 to 6 are."""
-
-    LACKS_DECISIONS = auto()  # step 4 was done before it was known which decisions are needed
-    WAITS = auto()
-    DONE = auto()
 
 
 class Outcome(StrEnum):
@@ -200,7 +174,7 @@ class TransactionCoordinator:
                     "unclean.leader.election.enable": "false",
                 },
             ),
-            lambda: TransactionShard(self._left_open.is_missed),
+            lambda: TransactionShard(self._repair.is_missed),
             decode_records,
             metadata,
             replicas,
@@ -216,13 +190,16 @@ class TransactionCoordinator:
         self.all_replicated = self._slots.all_replicated
         # By transactional id; the first are those that `run` tries next.
         self._ending: OrderedDict[str, _EndingTransaction] = OrderedDict()
-        # What an unclean stop left open in partitions, until step 5 is done with it.
-        self._left_open = LeftOpen(markers, self._log_missing_marker)
-        self._repair = _Repair.WAITS
+        self._repair = PowerLossRepair(
+            markers,
+            self._log_missing_marker,
+            node_id=node_id,
+            is_gone=self._is_gone,
+            retire=self._is_retired,
+        )
+        self.is_settling = self._repair.is_settling
         # By transactional id, the end of the last record if that is above the high watermark.
         self._unreplicated: dict[str, tuple[Journal, Offset]] = {}
-        # Transactional ids whose state was loaded after an unclean stop, until InitProducerId.
-        self._may_be_old: set[str] = set()
         self._ended_total = Counter(dict.fromkeys(Outcome, 0))
         self._refused_partitions_total = 0
         now_ms = self._monotonic_ms()
@@ -283,7 +260,7 @@ class TransactionCoordinator:
         )
         await self._carry_out_and_flush(slot, decision)
         if expected is None:
-            self._may_be_old.discard(transactional_id)
+            self._repair.note_init(transactional_id)
         await slot.journal.flush()
         await slot.journal.settled()
         return decision.identity
@@ -291,20 +268,9 @@ class TransactionCoordinator:
     def _before_init(
         self, transactional_id: str, expected: ProducerIdentity | None
     ) -> Transaction | None:
-        """Returns the state that InitProducerId finds. Raises CoordinatorFault.
-
-        A producer that recovers with the epoch that the coordinator has goes on with its id: only
-        itself may have had a later one.
-        """
+        """Returns the state that InitProducerId finds. Raises CoordinatorFault."""
         current = self.find(transactional_id)
-        if (
-            current is None
-            or expected is not None
-            or transactional_id not in self._may_be_old
-            or not current.state.is_idle
-        ):
-            return current
-        return rules.retire(current, now_ms=self._clock.now_ms())
+        return self._repair.before_init(current, expected, self._clock.now_ms())
 
     def add_partitions(
         self,
@@ -316,7 +282,7 @@ class TransactionCoordinator:
         """Adds partitions to the producer's transaction, which begins with the first of them."""
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
-        if self._left_open and any(map(self.is_settling, partitions)):
+        if self.lacks_ends and any(map(self.is_settling, partitions)):
             # Step 5 would take what is open there for a part of this transaction.
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         try:
@@ -363,7 +329,7 @@ class TransactionCoordinator:
         if self.is_settling(partition):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if confirmation is Confirmation.ADD:
-            if self._left_open:
+            if self.lacks_ends:
                 together = {one for one in together if not self.is_settling(one)}
             code = self.add_partitions(
                 transactional_id, producer, together or {partition}, TransactionVersion.V2
@@ -399,7 +365,7 @@ class TransactionCoordinator:
         fresh_id = None
         if client_version.bumps_epoch and self._slots.topic() is not None:
             fresh_id = await self._fresh_id_for(self.find(transactional_id))
-        if await self._may_lack_part(producer, self.find(transactional_id)):
+        if await self._repair.may_lack_part(producer, self.find(transactional_id)):
             raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         slot = self._slot_of(transactional_id)
         if slot is None:
@@ -524,7 +490,7 @@ class TransactionCoordinator:
             self._slots.drop()
             self._ending.clear()
             self._unreplicated.clear()
-            self._may_be_old.clear()
+            self._repair.forget_ids()
 
     # --- ending ------------------------------------------------------------------------------
 
@@ -639,8 +605,7 @@ class TransactionCoordinator:
         for transaction in slot.shard:
             if transaction.state.is_ending:
                 self._take_up(slot, transaction)
-        if not slot.partition.log.local.recovery_report.clean_shutdown:
-            self._may_be_old.update(one.transactional_id for one in slot.shard)
+        self._repair.note_loaded(slot)
 
     # --- after an unclean stop -----------------------------------------------------------------
 
@@ -649,81 +614,21 @@ class TransactionCoordinator:
         self._slots.drop()
         self._ending.clear()
         self._unreplicated.clear()
-        self._left_open.find()
-        self._repair = _Repair.WAITS
+        self._repair.restart()
         self._wake.set()
 
     def note_restarted_log(self) -> None:
         """A log was restarted behind its archive, which may lack markers that its disk had."""
-        self._left_open.find()
-        self._repair = _Repair.LACKS_DECISIONS if self._left_open else _Repair.WAITS
+        self._repair.note_restarted_log()
         self._wake.set()
-
-    def is_settling(self, partition: TopicPartition) -> bool:
-        """Whether an open transaction of this partition may still get its lost end."""
-        return partition in self._left_open
 
     @property
     def lacks_ends(self) -> bool:
-        """Whether step 5 is not done."""
-        return bool(self._left_open)
-
-    async def _may_lack_part(self, producer: ProducerIdentity, current: Transaction | None) -> bool:
-        """Whether a part of the producer's transaction may be lost, which step 5 aborts.
-
-        Until step 6 the coordinator would take its end for the repeated one of the transaction
-        before.
-        """
-        if self._repair is _Repair.DONE or current is None or current.identity != producer:
-            return False
-        if await self._markers.producers_above({producer.producer_id: producer.epoch}):
-            return True
-        return self._left_open.has_part_of(producer, current)
-
-    async def _settle_after_crash(self) -> None:
-        """Steps 5 and 6, once all is loaded; what cannot be written now is tried again."""
-        topic, slots = self._slots.topic(), self._slots.all()
-        if topic is None:
-            # No transaction was coordinated here: the records are from elsewhere.
-            self._left_open.forget()
-            self._repair = _Repair.DONE
-        if self._repair is _Repair.DONE or topic is None:
-            return
-        if len(slots) < topic.partition_count or not all(slot.is_loaded for slot in slots):
-            return
-        shards = [slot.shard for slot in slots]
-        ids = {one.producer_id: one for shard in shards for one in shard}
-        decided = [end for shard in shards for end in shard.decided_ends]
-        left_before = len(self._left_open)
-        unknown = self._left_open.end(ids, decided, self._is_gone)
-        if 0 < len(self._left_open) < left_before:
-            self._wake.set()
-        epochs = {key: one.epoch for key, one in ids.items()}
-        outrun = await self._markers.producers_above(epochs)
-        is_done = self._retire([ids[one] for one in unknown | outrun if one in ids])
-        if is_done and not self._left_open:
-            self._repair = _Repair.DONE
-            for shard in shards:
-                shard.decided_ends.clear()
-
-    def _retire(self, outrun: Iterable[Transaction]) -> bool:
-        """Step 6; returns whether it is done with all of them."""
-        left = [one for one in outrun if one.epoch < rules.PRODUCER_EPOCH_MAX]
-        retired_count = 0
-        for transaction in left[:MARKERS_PER_TURN_MAX]:
-            # One that is ending goes on with its epoch until it has its markers.
-            if not transaction.state.is_ending and self._is_retired(transaction):
-                retired_count += 1
-                crash_point(TRANSACTION_AFTER_RETIRE)  # 6
-        if retired_count:
-            log.info(
-                "transactional ids were older than the logs, their producers are fenced",
-                extra={"fields": {"count": retired_count}},
-            )
-            self._wake.set()
-        return not left
+        """Whether transactions wait for ends that a loss of power took."""
+        return self._repair.lacks_ends
 
     def _is_retired(self, transaction: Transaction) -> bool:
+        """Writes an id without its producer id; returns whether it could."""
         retired = rules.retire(transaction, now_ms=self._clock.now_ms())
         try:
             slot = self._slot_of(transaction.transactional_id)
@@ -744,11 +649,12 @@ class TransactionCoordinator:
             if slot is not None:
                 await self._slots.load(slot, self._now, self._loaded)
                 continue
-            if self._repair is _Repair.LACKS_DECISIONS:
+            if self._repair.must_load_again:
                 self.reload()
                 continue
             self._wake.clear()
-            await self._settle_after_crash()
+            if await self._repair.settle(self._slots):
+                self._wake.set()
             await self._finish_all()
             await self._follow_time()
             await wait_within(self._wake, POLL_S)
