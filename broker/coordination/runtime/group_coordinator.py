@@ -475,18 +475,13 @@ class GroupCoordinator:
     # --- following the metadata --------------------------------------------------------------
 
     def follow(self, delta: MetadataDelta, _image: MetadataImage) -> None:
-        """Deletes the offsets of deleted topics, or all groups with their own topic."""
-        gone = {topic.name for topic in delta.topics.gone()}
-        if OFFSETS_TOPIC in gone:
-            self._drop_slots()
-        if gone:
-            self._forgetting.follow(gone, self.now())
-
-    def _drop_slots(self) -> None:
-        for slot in self._slots.drop():
+        """Leads and resigns partitions; deletes the offsets of deleted topics."""
+        for slot in self._slots.follow(delta):
             for step in slot.shard.unload(ErrorCode.NOT_COORDINATOR, self.now()):
                 self._waiting.answer(step.effects.answers)
-        self._alarms.clear()
+        gone = {topic.name for topic in delta.topics.gone()}
+        if gone:
+            self._forgetting.follow(gone, self.now())
 
     # --- time --------------------------------------------------------------------------------
 

@@ -119,8 +119,8 @@ class PowerLossRepair:
             return current
         return rules.retire(current, now_ms=now_ms)
 
-    def note_init(self, transactional_id: str) -> None:
-        """It has a new producer."""
+    def forget(self, transactional_id: str) -> None:
+        """It has a new producer, or is not coordinated here any more."""
         self._may_be_old.discard(transactional_id)
 
     async def may_lack_part(self, producer: ProducerIdentity, current: Transaction | None) -> bool:
@@ -150,10 +150,6 @@ class PowerLossRepair:
         """A log was restarted behind its archive, which may lack markers that its disk had."""
         self._left_open.find()
         self._progress = _Progress.LACKS_DECISIONS if self._left_open else _Progress.WAITS
-
-    def forget_ids(self) -> None:
-        """The topic of all transactions was deleted."""
-        self._may_be_old.clear()
 
     # --- steps 5 and 6 -----------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
@@ -260,7 +260,7 @@ class TransactionCoordinator:
         )
         await self._carry_out_and_flush(slot, decision)
         if expected is None:
-            self._repair.note_init(transactional_id)
+            self._repair.forget(transactional_id)
         await slot.journal.flush()
         await slot.journal.settled()
         return decision.identity
@@ -485,12 +485,15 @@ class TransactionCoordinator:
         return self._slots.of(transactional_id)
 
     def follow(self, delta: MetadataDelta, _image: MetadataImage) -> None:
-        """Drops all transactions with their topic."""
-        if any(topic.name == TRANSACTION_TOPIC for topic in delta.topics.gone()):
-            self._slots.drop()
-            self._ending.clear()
-            self._unreplicated.clear()
-            self._repair.forget_ids()
+        """Leads and resigns partitions."""
+        self._unload(self._slots.follow(delta))
+
+    def _unload(self, slots: Iterable[_Slot]) -> None:
+        for slot in slots:
+            for transaction in slot.shard:
+                self._ending.pop(transaction.transactional_id, None)
+                self._unreplicated.pop(transaction.transactional_id, None)
+                self._repair.forget(transaction.transactional_id)
 
     # --- ending ------------------------------------------------------------------------------
 
@@ -513,7 +516,7 @@ class TransactionCoordinator:
                 if transaction.state is TransactionState.PREPARE_COMMIT
                 else MarkerType.ABORT
             ),
-            coordinator_epoch=slot.partition.leader_epoch,
+            coordinator_epoch=slot.epoch,
             version=transaction.client_version,
         )
         for partition in tuple(islice(lacking, markers_max)):
@@ -611,9 +614,7 @@ class TransactionCoordinator:
 
     def reload(self) -> None:
         """Loads everything anew: logs were opened again, and may have lost their ends."""
-        self._slots.drop()
-        self._ending.clear()
-        self._unreplicated.clear()
+        self._unload(self._slots.drop())
         self._repair.restart()
         self._wake.set()
 

@@ -21,6 +21,7 @@ from strandline.broker.coordination.model.group_config import GroupConfig
 from strandline.broker.coordination.model.offset_messages import CommitRequest, OffsetToCommit
 from strandline.broker.coordination.runtime import group_coordinator
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
+from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.concurrency.resizable_pool import ResizablePool
@@ -51,7 +52,6 @@ class MemoryPartition:
     """
 
     must_flush = False
-    leader_epoch = 3
 
     def __init__(self, index: int) -> None:
         self.topic_partition = TopicPartition(OFFSETS_TOPIC, index)
@@ -159,6 +159,22 @@ class World:
     def fail(self, failure: Exception | None) -> None:
         for partition in self.partitions.values():
             partition.failure = failure
+
+
+def move(
+    world: World,
+    coordinator: GroupCoordinator | TransactionCoordinator,
+    topic: str,
+    *,
+    leader: int,
+    epoch: int,
+) -> None:
+    """Gives all partitions of a topic another leader, or another epoch of theirs."""
+    before, delta = world.image.topics[topic], MetadataDelta(world.image)
+    partitions = tuple(replace(one, leader=leader, leader_epoch=epoch) for one in before.partitions)
+    delta.set_topic(replace(before, partitions=partitions))
+    world.image = delta.image()
+    coordinator.follow(delta, world.image)
 
 
 WorldT = TypeVar("WorldT", bound=World)

@@ -48,7 +48,7 @@ from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.model import ZERO_TOPIC_ID, TopicPartition
 from strandline.storage.records.batch.marker import MarkerType
-from tests.unit.broker.coordination.coordinator_world import MemoryPartition, World, play_in
+from tests.unit.broker.coordination.coordinator_world import MemoryPartition, World, move, play_in
 
 V1, V2 = TransactionVersion.V0, TransactionVersion.V2
 COMMIT, ABORT = MarkerType.COMMIT, MarkerType.ABORT
@@ -826,8 +826,9 @@ def test_a_marker_has_the_epoch_of_its_coordinator() -> None:
         world.markers = Watched()
         coordinator = world.transactions()
         producer = await begun(coordinator, A)
+        move(world, coordinator, TRANSACTION_TOPIC, leader=1, epoch=8)
         await coordinator.end("tx", producer, COMMIT, V1)
-        assert seen == [MemoryPartition.leader_epoch]
+        assert seen == [8]
 
     play(scenario)
 
