@@ -13,6 +13,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -29,8 +30,9 @@ from strandline.broker.cluster.metadata.controller_messages import (
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.config.loading import load_config
-from strandline.broker.server.app import Broker
-from strandline.storage.clock import SystemClock
+from strandline.broker.server.environment import process_environment
+from strandline.broker.server.parts.metadata import MetadataParts
+from strandline.broker.server.tiered import start_tiered
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
@@ -61,13 +63,13 @@ async def _measured(folder: Path, topics: int, partitions: int) -> Sequence[Figu
         "strandline.remote.url": (folder / "archive").as_uri(),
     }
     config = load_config(None, [f"{name}={value}" for name, value in settings.items()])
-    broker = Broker(config, SystemClock())
-    await broker.start()
+    environment, spawn = process_environment(config), asyncio.get_running_loop().create_task
+    started = await start_tiered(environment, config, spawn, ExitStack())
+    (metadata,) = (one.metadata for one in started.parts if isinstance(one, MetadataParts))
     size = f"{topics:,} topics, {topics * partitions:,} partitions"
     figures = []
     try:
         with patch.object(LogDirs, "create_logs", _copying(LogDirs.create_logs)):
-            metadata = broker._metadata
             await _create(metadata, topics, partitions)
             gc.collect()
             gc.freeze()
@@ -83,7 +85,7 @@ async def _measured(folder: Path, topics: int, partitions: int) -> Sequence[Figu
                 )
     finally:
         # The copies of the log are not for a clean stop.
-        broker._workers.stop()
+        environment.workers.stop()
         gc.unfreeze()
     return figures
 

@@ -10,7 +10,6 @@ refused. Where Kafka's controller reports several faults of one topic, this one 
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -54,6 +53,7 @@ from strandline.broker.cluster.metadata.topic_names import (
     topic_name_fault,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage import entropy
 from strandline.storage.config.log_config import LONG_MAX, LogConfig, check_throttled_replicas
 from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId
@@ -76,7 +76,7 @@ def create_topics(
     node_ids: Sequence[NodeId],
     defaults: TopicDefaults,
     intent: Intent = Intent.APPLY,
-    new_topic_id: Callable[[], TopicId] = uuid.uuid4,
+    new_topic_id: Callable[[], TopicId] = entropy.new_id,
 ) -> Decision[TopicResult]:
     """Returns one result per name, in order. `node_ids` are the brokers that can hold replicas."""
     creator = _Creator(image, node_ids, defaults, new_topic_id)

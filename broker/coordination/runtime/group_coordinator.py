@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -82,6 +81,7 @@ from strandline.broker.coordination.runtime.slots import Slots
 from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage import entropy
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.tasks import wait_within
 from strandline.storage.concurrency.turns import in_turns
@@ -143,7 +143,7 @@ class GroupCoordinator:
             partial(
                 GroupShard,
                 rules=replace(config.classic, room=MemberMemory()),
-                make_id=lambda: str(uuid.uuid4()),
+                make_id=lambda: str(entropy.new_id()),
                 offset_metadata_length_max=config.offset_metadata_length_max,
                 retention_ms=config.offsets_retention_ms,
                 topics_at_start=metadata.image.topics,

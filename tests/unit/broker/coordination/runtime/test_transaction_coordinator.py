@@ -14,7 +14,6 @@ import pytest
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.cluster.metadata.records import TopicCreated
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.runtime import transaction_coordinator
 from strandline.broker.coordination.runtime.left_open import PARTITIONS_PER_TURN_MAX
 from strandline.broker.coordination.runtime.markers import EndMarker
 from strandline.broker.coordination.runtime.slots import coordinating_partition
@@ -48,6 +47,7 @@ from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.model import ZERO_TOPIC_ID, TopicPartition
 from strandline.storage.records.batch.marker import MarkerType
+from tests.sim.loop import next_turn
 from tests.unit.broker.coordination.coordinator_world import MemoryPartition, World, move, play_in
 
 V1, V2 = TransactionVersion.V0, TransactionVersion.V2
@@ -136,7 +136,7 @@ class TransactionWorld(World):
 
 
 def play(scenario: Callable[[TransactionWorld], Coroutine[Any, Any, None]]) -> None:
-    play_in(TransactionWorld, scenario, transaction_coordinator)
+    play_in(TransactionWorld, scenario)
 
 
 async def begun(
@@ -382,7 +382,7 @@ def test_after_a_crash_the_ends_of_many_open_transactions_leave_turns_of_the_loo
         running = asyncio.create_task(coordinator.run())
         while any(map(coordinator.is_settling, many[len(refused) :])):
             asked_before = world.markers.asked
-            await asyncio.sleep(0)
+            await next_turn()
             assert world.markers.asked - asked_before <= PARTITIONS_PER_TURN_MAX
         world.markers.codes.clear()
         while any(map(coordinator.is_settling, refused)):
@@ -542,7 +542,7 @@ def test_the_markers_of_a_large_transaction_leave_turns_of_the_loop_to_others() 
         await coordinator.end("tx", producer, COMMIT, V2)
         while state_of(coordinator) is not TransactionState.COMPLETE_COMMIT:
             asked_before = world.markers.asked
-            await asyncio.sleep(0)
+            await next_turn()
             assert world.markers.asked - asked_before <= MARKERS_PER_TURN_MAX
 
     play(scenario)
@@ -582,7 +582,7 @@ def test_thousands_of_markers_that_are_refused_cost_a_bounded_time_and_one_line(
         world.markers.asked = 0
         while world.markers.asked < 20_000:
             asked_before = world.markers.asked
-            await asyncio.sleep(0)
+            await next_turn()
             assert world.markers.asked - asked_before <= MARKERS_PER_TURN_MAX
         world.markers.codes.clear()
         while coordinator.statistics().waiting_markers:

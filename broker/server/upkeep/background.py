@@ -6,8 +6,8 @@
     expire      idempotent producers after producer.id.expiration.ms without a batch
     purges      deleted topics without data in either tier
 
-A failed loop is logged and restarted; it never stops the broker. `app.py` starts the loops;
-`archive_upkeep.py` has those of the bucket.
+A failed loop is logged and restarted; it never stops the broker. `archive_upkeep.py` has the loops
+of the bucket.
 """
 
 from __future__ import annotations
