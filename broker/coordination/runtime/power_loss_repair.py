@@ -4,7 +4,7 @@ No step of a transaction but the first waits for the device, so a loss of power 
 of step 2 and leave the record of step 3, or take the record that began a transaction and leave its
 batches. The same is true of a lost disk whose logs continue behind their archives. So a start after
 an unclean stop, a folder that comes back, and such a log, end what is open in a partition and not
-in the coordinator (`left_open.py`, `lost_ends.py`):
+in the coordinator, as `lost_ends.py` finds it:
 
     4 load all transactional ids, with what was decided in such partitions
     5 append the lost end to each such partition; what nobody knows aborts
@@ -27,25 +27,41 @@ and what is open here may be known elsewhere.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
+from itertools import islice
 
 from strandline.broker.cluster.metadata.image import TopicImage
-from strandline.broker.coordination.runtime.left_open import LeftOpen
-from strandline.broker.coordination.runtime.markers import LocalMarkers
+from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
 from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.coordination.transactions import transaction as rules
-from strandline.broker.coordination.transactions.lost_ends import DecidedEnd
+from strandline.broker.coordination.transactions.lost_ends import (
+    DecidedEnd,
+    OpenTransaction,
+    abort_unknown,
+    end_again,
+    is_coordinated,
+    may_end,
+)
 from strandline.broker.coordination.transactions.shard import TransactionShard
-from strandline.broker.coordination.transactions.transaction import ProducerIdentity, Transaction
+from strandline.broker.coordination.transactions.transaction import (
+    ProducerIdentity,
+    Transaction,
+    TransactionVersion,
+)
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.crash_points import TRANSACTION_AFTER_RETIRE, crash_point
+from strandline.storage.crash_points import (
+    TRANSACTION_AFTER_LOST_END,
+    TRANSACTION_AFTER_RETIRE,
+    crash_point,
+)
 from strandline.storage.model import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# Producer ids that one look retires, with a record each.
-RETIRED_PER_TURN_MAX = 500
+# Partitions that one turn ends, and producer ids that it retires: each is a small append.
+ENDS_PER_TURN_MAX = 500
 
 
 class _Progress(Enum):
@@ -68,17 +84,20 @@ class PowerLossRepair:
         is_gone: Callable[[TopicPartition], bool],
         retire: Callable[[Transaction], bool],
     ) -> None:
-        """`log_missing_marker` as in LeftOpen; `is_gone` says whether a partition was deleted.
+        """`log_missing_marker` is told the producer, the partition, and why it took no marker.
 
-        `retire` writes a transactional id without its producer id; returns whether it could.
+        `is_gone` says whether a partition was deleted. `retire` writes a transactional id without
+        its producer id; returns whether it could.
         """
         self._markers = markers
         self._node_id = node_id
         self._is_gone = is_gone
         self._retire = retire
-        # What an unclean stop left open in partitions, until step 5 is done with it.
-        self._left_open = LeftOpen(markers, log_missing_marker)
-        self._progress = _Progress.WAITS
+        self._log_missing_marker = log_missing_marker
+        # What was left open, by partition, until step 5 is done with it; those not asked for
+        # longest come first.
+        self._left_open: dict[TopicPartition, list[OpenTransaction]] = {}
+        self.restart()
         # Transactional ids whose state was loaded after an unclean stop, until InitProducerId.
         self._may_be_old: set[str] = set()
 
@@ -86,11 +105,13 @@ class PowerLossRepair:
 
     def is_settling(self, partition: TopicPartition) -> bool:
         """Whether an open transaction of this partition may still get its lost end."""
-        return partition in self._left_open
+        # Asked for each batch of a transaction, and nearly always empty: hashing takes longer.
+        return bool(self._left_open) and partition in self._left_open
 
     def is_missed(self, decided: DecidedEnd) -> bool:
         """Whether something that was left open may have lost the marker of this end."""
-        return self._left_open.is_missed(decided)
+        left = self._left_open.get(decided.log_end.partition, ())
+        return any(may_end(decided, one) for one in left)
 
     @property
     def lacks_ends(self) -> bool:
@@ -133,7 +154,11 @@ class PowerLossRepair:
             return False
         if await self._markers.producers_above({producer.producer_id: producer.epoch}):
             return True
-        return self._left_open.has_part_of(producer, current)
+        return any(
+            one.producer.producer_id == producer.producer_id and not is_coordinated(one, current)
+            for left in self._left_open.values()
+            for one in left
+        )
 
     # --- what it tells -----------------------------------------------------------------------
 
@@ -143,13 +168,17 @@ class PowerLossRepair:
 
     def restart(self) -> None:
         """All is loaded anew: logs were opened again, and may have lost their ends."""
-        self._left_open.find()
+        found: defaultdict[TopicPartition, list[OpenTransaction]] = defaultdict(list)
+        for opened in self._markers.open_after_crash():
+            found[opened.partition].append(opened)
+        self._left_open = dict(found)
         self._progress = _Progress.WAITS
 
     def note_restarted_log(self) -> None:
         """A log was restarted behind its archive, which may lack markers that its disk had."""
-        self._left_open.find()
-        self._progress = _Progress.LACKS_DECISIONS if self._left_open else _Progress.WAITS
+        self.restart()
+        if self._left_open:
+            self._progress = _Progress.LACKS_DECISIONS
 
     # --- steps 5 and 6 -----------------------------------------------------------------------
 
@@ -163,7 +192,7 @@ class PowerLossRepair:
             return False
         if topic is None or not self._is_alone(topic):
             # No transaction was coordinated here alone: others know what is open.
-            self._left_open.forget()
+            self._left_open.clear()
             self._progress = _Progress.DONE
             return False
         present = slots.all()
@@ -173,7 +202,7 @@ class PowerLossRepair:
         ids = {one.producer_id: one for shard in shards for one in shard}
         decided = [end for shard in shards for end in shard.decided_ends]
         left_before = len(self._left_open)
-        unknown = self._left_open.end(ids, decided, self._is_gone)
+        unknown = self._end_some(ids, decided)
         is_onward = 0 < len(self._left_open) < left_before
         epochs = {key: one.epoch for key, one in ids.items()}
         outrun = await self._markers.producers_above(epochs)
@@ -188,10 +217,68 @@ class PowerLossRepair:
     def _is_alone(self, topic: TopicImage) -> bool:
         return all(one.replicas == (self._node_id,) for one in topic.partitions)
 
+    def _end_some(self, ids: Mapping[int, Transaction], decided: Iterable[DecidedEnd]) -> set[int]:
+        """Step 5; returns the producers of transactions that nobody knows.
+
+        `ids` are all transactional ids by producer id, `decided` is what their log has decided.
+        """
+        unknown: set[int] = set()
+        for partition in tuple(islice(self._left_open, ENDS_PER_TURN_MAX)):
+            left = [
+                one
+                for one in self._left_open[partition]
+                if not self._is_ended(one, ids, decided, unknown) and not self._is_gone(partition)
+            ]
+            del self._left_open[partition]
+            if left:
+                self._left_open[partition] = left
+        return unknown
+
+    def _is_ended(
+        self,
+        opened: OpenTransaction,
+        ids: Mapping[int, Transaction],
+        decided: Iterable[DecidedEnd],
+        unknown: set[int],
+    ) -> bool:
+        """Ends one transaction unless the coordinator does so; returns whether that is done.
+
+        Adds its producer to `unknown` if nobody knows it.
+        """
+        if not self._markers.is_open(opened):
+            return True
+        ending = end_again(opened, decided)
+        if ending is None:
+            transaction = ids.get(opened.producer.producer_id)
+            if transaction is not None and is_coordinated(opened, transaction):
+                return True
+            ending = abort_unknown(opened)
+            unknown.add(opened.producer.producer_id)
+        marker = EndMarker(
+            producer=ending.producer,
+            end=ending.end,
+            coordinator_epoch=opened.coordinator_epoch,
+            version=TransactionVersion.V0,
+        )
+        code = self._markers.write(marker, opened.partition)
+        if code is not ErrorCode.NONE:
+            whose = f"producer {opened.producer.producer_id}"
+            self._log_missing_marker(whose, opened.partition, code)
+            return False
+        fields = {
+            "partition": str(opened.partition),
+            "producer_id": opened.producer.producer_id,
+            "start_offset": opened.first_offset,
+            "end": ending.end.name,
+        }
+        log.info("transaction that had lost its end is ended", extra={"fields": fields})
+        crash_point(TRANSACTION_AFTER_LOST_END)  # 5
+        return True
+
     def _retire_some(self, outrun: Iterable[Transaction]) -> bool:
         """Step 6; returns whether it retired any."""
         retired_count = 0
-        for transaction in tuple(outrun)[:RETIRED_PER_TURN_MAX]:
+        for transaction in tuple(outrun)[:ENDS_PER_TURN_MAX]:
             # One that is ending goes on with its epoch until it has its markers.
             if not transaction.state.is_ending and self._retire(transaction):
                 retired_count += 1

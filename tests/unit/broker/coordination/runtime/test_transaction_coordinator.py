@@ -14,8 +14,8 @@ import pytest
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.cluster.metadata.records import TopicCreated
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.runtime.left_open import PARTITIONS_PER_TURN_MAX
 from strandline.broker.coordination.runtime.markers import EndMarker
+from strandline.broker.coordination.runtime.power_loss_repair import ENDS_PER_TURN_MAX
 from strandline.broker.coordination.runtime.slots import coordinating_partition
 from strandline.broker.coordination.runtime.transaction_coordinator import (
     MARKERS_PER_TURN_MAX,
@@ -368,14 +368,14 @@ def test_after_a_crash_the_ends_of_many_open_transactions_leave_turns_of_the_loo
     None
 ):
     async def scenario(world: TransactionWorld) -> None:
-        many = [TopicPartition("many", index) for index in range(3 * PARTITIONS_PER_TURN_MAX)]
+        many = [TopicPartition("many", index) for index in range(3 * ENDS_PER_TURN_MAX)]
         replicas = ((1,),) * len(many)
         world.image = world.image.apply(
             TopicCreated(topic="many", topic_id=uuid.uuid4(), replicas=replicas, properties={})
         )
         world.markers.left_open = [left_open(one, 1000, 0) for one in many]
         # Those that cannot be ended now do not stop the others.
-        refused = many[: PARTITIONS_PER_TURN_MAX + 1]
+        refused = many[: ENDS_PER_TURN_MAX + 1]
         world.markers.codes = dict.fromkeys(refused, ErrorCode.KAFKA_STORAGE_ERROR)
         await begin_again(world.transactions())
         coordinator = world.transactions()
@@ -383,7 +383,7 @@ def test_after_a_crash_the_ends_of_many_open_transactions_leave_turns_of_the_loo
         while any(map(coordinator.is_settling, many[len(refused) :])):
             asked_before = world.markers.asked
             await next_turn()
-            assert world.markers.asked - asked_before <= PARTITIONS_PER_TURN_MAX
+            assert world.markers.asked - asked_before <= ENDS_PER_TURN_MAX
         world.markers.codes.clear()
         while any(map(coordinator.is_settling, refused)):
             await asyncio.sleep(0.002)
