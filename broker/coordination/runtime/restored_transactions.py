@@ -1,6 +1,6 @@
 """Writes transactions into restored logs: the transactional ids, and the ends of open transactions.
 
-`transactions/restored.py` decides.
+`restored.py` decides.
 """
 
 from __future__ import annotations
