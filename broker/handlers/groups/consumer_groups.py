@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.model.consumer_messages import (
     ConsumerGroupDescription,
@@ -18,7 +19,6 @@ from strandline.broker.coordination.model.consumer_messages import (
     DescribedConsumer,
     Partitions,
 )
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.handlers.services.authorized_operations import ALL_OF_A_GROUP
 from strandline.broker.handlers.services.limits import clipped, refuse_flood, refuse_partition_flood
 from strandline.broker.handlers.services.services import RequestContext, Services

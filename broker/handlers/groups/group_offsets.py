@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.model.group_offsets import NO_OFFSET, GroupOffsets, is_of
 from strandline.broker.coordination.model.offset_messages import (
@@ -28,7 +29,6 @@ from strandline.broker.coordination.model.offset_messages import (
     OffsetToCommit,
     OffsetToDelete,
 )
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.handlers.services.limits import refuse_flood, refuse_partition_flood
 from strandline.broker.handlers.services.offsets_to_commit import (
     OffsetsToCommit,

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupDescription,
@@ -30,7 +31,6 @@ from strandline.broker.coordination.model.classic_messages import (
     MemberProtocol,
     SyncRequest,
 )
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.handlers.dispatch.dispatch import Handler
 from strandline.broker.handlers.groups.consumer_groups import ConsumerGroupHandlers
 from strandline.broker.handlers.groups.group_offsets import GroupOffsetHandlers

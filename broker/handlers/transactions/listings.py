@@ -13,8 +13,10 @@ from itertools import groupby
 
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.model.topic_regex import check_regex, find_topics
-from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
 from strandline.broker.coordination.transactions.transaction import Transaction, TransactionState
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    TransactionCoordinator,
+)
 from strandline.broker.handlers.services.limits import refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.describe_transactions import (

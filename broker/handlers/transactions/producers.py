@@ -20,15 +20,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
-from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
-from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
+from strandline.broker.coordination.transactions.markers import EndMarker, LocalMarkers
 from strandline.broker.coordination.transactions.transaction import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     ProducerIdentity,
     TransactionVersion,
+)
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    TransactionCoordinator,
 )
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import RequestContext, Services

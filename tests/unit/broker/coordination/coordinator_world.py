@@ -15,12 +15,14 @@ from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.records import ClusterCreated, MetadataRecord, TopicCreated
 from strandline.broker.cluster.replicas.partition import HighWatermarkWaiter
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, GroupRules
 from strandline.broker.coordination.model.consumer_messages import ConsumerRules
 from strandline.broker.coordination.model.group_config import GroupConfig
 from strandline.broker.coordination.model.offset_messages import CommitRequest, OffsetToCommit
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
-from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    TransactionCoordinator,
+)
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.local.log.log import AppendOrigin

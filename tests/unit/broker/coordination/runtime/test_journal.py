@@ -12,11 +12,11 @@ import pytest
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.runtime import journal as journal_module
 from strandline.broker.coordination.runtime.journal import Journal
-from strandline.broker.coordination.runtime.transaction_coordinator import Confirmation
 from strandline.broker.coordination.transactions.transaction import (
     TransactionState,
     TransactionVersion,
 )
+from strandline.broker.coordination.transactions.transaction_coordinator import Confirmation
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import TopicPartition
 from strandline.storage.quiet_log import QuietLog
@@ -29,8 +29,10 @@ from tests.unit.broker.coordination.coordinator_world import (
     play,
     until,
 )
-from tests.unit.broker.coordination.runtime import test_transaction_coordinator as transactions
-from tests.unit.broker.coordination.runtime.test_transaction_coordinator import TransactionWorld
+from tests.unit.broker.coordination.transactions import test_transaction_coordinator as transactions
+from tests.unit.broker.coordination.transactions.test_transaction_coordinator import (
+    TransactionWorld,
+)
 
 A = TopicPartition("t", 0)
 V1, V2 = TransactionVersion.V0, TransactionVersion.V2

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from strandline.broker.coordination.groups.group_shard import GroupSlot
 from strandline.broker.coordination.model.classic_messages import Instant
 from strandline.broker.coordination.model.offset_messages import CoordinatorRecord, OffsetRecord
 from strandline.broker.coordination.records.offset_records import (
     TransactionalRecord,
     encode_records,
 )
-from strandline.broker.coordination.runtime.shard import GroupSlot
 from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.protocol.schema.errors import ErrorCode
 

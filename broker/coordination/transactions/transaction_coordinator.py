@@ -43,12 +43,12 @@ from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.runtime.journal import Journal
-from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
-from strandline.broker.coordination.runtime.power_loss_repair import PowerLossRepair
-from strandline.broker.coordination.runtime.producer_ids import ProducerIds
 from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.config import TransactionConfig
+from strandline.broker.coordination.transactions.markers import EndMarker, LocalMarkers
+from strandline.broker.coordination.transactions.power_loss_repair import PowerLossRepair
+from strandline.broker.coordination.transactions.producer_ids import ProducerIds
 from strandline.broker.coordination.transactions.records import (
     TransactionRecord,
     decode_records,

@@ -21,6 +21,8 @@ from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer import classic_members as classic
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer.consumer_shard import ConsumerDecision
+from strandline.broker.coordination.groups.group_shard import GroupEffects, GroupSlot
+from strandline.broker.coordination.groups.group_writes import in_batches, write_members
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     Instant,
@@ -38,8 +40,6 @@ from strandline.broker.coordination.model.consumer_messages import (
     HeartbeatAnswer,
 )
 from strandline.broker.coordination.model.topic_regex import find_topics
-from strandline.broker.coordination.runtime.group_writes import in_batches, write_members
-from strandline.broker.coordination.runtime.shard import GroupEffects, GroupSlot
 from strandline.broker.protocol.formats.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import OutOfResources

@@ -14,16 +14,14 @@ import pytest
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.cluster.metadata.records import TopicCreated
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.runtime.markers import EndMarker
-from strandline.broker.coordination.runtime.power_loss_repair import ENDS_PER_TURN_MAX
 from strandline.broker.coordination.runtime.slots import coordinating_partition
-from strandline.broker.coordination.runtime.transaction_coordinator import (
-    MARKERS_PER_TURN_MAX,
-    Confirmation,
-    TransactionCoordinator,
-)
 from strandline.broker.coordination.transactions.config import TransactionConfig
-from strandline.broker.coordination.transactions.lost_ends import DecidedEnd, OpenTransaction
+from strandline.broker.coordination.transactions.lost_ends import (
+    DecidedEnd,
+    OpenTransaction,
+)
+from strandline.broker.coordination.transactions.markers import EndMarker
+from strandline.broker.coordination.transactions.power_loss_repair import ENDS_PER_TURN_MAX
 from strandline.broker.coordination.transactions.records import TransactionRecord, encode_record
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
@@ -31,6 +29,11 @@ from strandline.broker.coordination.transactions.transaction import (
     ProducerIdentity,
     TransactionState,
     TransactionVersion,
+)
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    MARKERS_PER_TURN_MAX,
+    Confirmation,
+    TransactionCoordinator,
 )
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode

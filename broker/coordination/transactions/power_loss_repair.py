@@ -33,7 +33,6 @@ from enum import Enum, auto
 from itertools import islice
 
 from strandline.broker.cluster.metadata.image import TopicImage
-from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
 from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.lost_ends import (
@@ -44,6 +43,7 @@ from strandline.broker.coordination.transactions.lost_ends import (
     is_coordinated,
     may_end,
 )
+from strandline.broker.coordination.transactions.markers import EndMarker, LocalMarkers
 from strandline.broker.coordination.transactions.shard import TransactionShard
 from strandline.broker.coordination.transactions.transaction import (
     ProducerIdentity,

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from strandline.broker.coordination.classic.group import Group
+from strandline.broker.coordination.groups.group_shard import GroupEffects, GroupSlot
 from strandline.broker.coordination.model.classic_messages import (
     Answer,
     CoordinatorFault,
@@ -22,7 +23,6 @@ from strandline.broker.coordination.model.classic_messages import (
 )
 from strandline.broker.coordination.model.offset_messages import GroupRecord
 from strandline.broker.coordination.records.offset_records import encode_records
-from strandline.broker.coordination.runtime.shard import GroupEffects, GroupSlot
 from strandline.broker.protocol.schema.errors import ErrorCode
 
 

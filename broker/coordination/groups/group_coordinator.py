@@ -36,6 +36,15 @@ from strandline.broker.coordination.consumer.heartbeats import (
     check_heartbeat,
     preferred_assignor,
 )
+from strandline.broker.coordination.groups.consumer_coordinator import ConsumerCoordinator
+from strandline.broker.coordination.groups.group_effects import carry_out
+from strandline.broker.coordination.groups.group_shard import GroupEffects, GroupShard, GroupSlot
+from strandline.broker.coordination.groups.group_writes import (
+    in_batches,
+    write_offsets,
+    write_pending,
+)
+from strandline.broker.coordination.groups.offset_expiry import OffsetExpiry
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupDescription,
@@ -66,17 +75,8 @@ from strandline.broker.coordination.model.offset_messages import (
     OffsetToDelete,
 )
 from strandline.broker.coordination.records.offset_records import LoadedMarker, decode_records
-from strandline.broker.coordination.runtime.consumer_coordinator import ConsumerCoordinator
 from strandline.broker.coordination.runtime.deadlines import GroupDeadlines
-from strandline.broker.coordination.runtime.group_effects import carry_out
-from strandline.broker.coordination.runtime.group_writes import (
-    in_batches,
-    write_offsets,
-    write_pending,
-)
-from strandline.broker.coordination.runtime.offset_expiry import OffsetExpiry
 from strandline.broker.coordination.runtime.parked_requests import ParkedRequests
-from strandline.broker.coordination.runtime.shard import GroupEffects, GroupShard, GroupSlot
 from strandline.broker.coordination.runtime.slots import Slots
 from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
