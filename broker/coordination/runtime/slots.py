@@ -127,7 +127,7 @@ class Slots(Generic[S]):
         clock: Clock,
         reads: Executor,
         on_found: Callable[[], None],
-        content: str = "group",
+        content: str = "groups",
     ) -> None:
         """`reads` runs the blocking part of loading; `on_found` is called when there is any.
 
@@ -248,7 +248,7 @@ class Slots(Generic[S]):
         partition = self._replicas.partition(self._topic.name, index)
         if partition is None:
             return None
-        journal = Journal(partition, self._content, self._quiet_log)
+        journal = Journal(partition, self._content.removesuffix("s"), self._quiet_log)
         slot = self._slots[index] = Slot(partition, epoch, self._new_shard(), journal)
         if not slot.is_loaded:
             self._on_found()
@@ -301,7 +301,7 @@ class Slots(Generic[S]):
         """Logs once: every request that needs the topic retries the creation."""
         self._quiet_log.say(
             logging.WARNING,
-            f"topic of the {self._content}s not created",
+            f"topic of the {self._content} not created",
             self._topic.name,
             {"error": reason},
         )
@@ -329,7 +329,7 @@ class Slots(Generic[S]):
             where = slot.partition.topic_partition
             self._quiet_log.say(
                 logging.ERROR,
-                f"{self._content}s not loaded",
+                f"{self._content} not loaded",
                 where,
                 {"partition": str(where), "error": str(error), "retry_s": LOAD_RETRY_S},
             )
@@ -359,7 +359,7 @@ class Slots(Generic[S]):
         slot.state = SlotState.ACTIVE
         on_loaded(slot)
         log.info(
-            "%ss loaded",
+            "%s loaded",
             self._content,
             extra={
                 "fields": {

@@ -183,7 +183,7 @@ class TransactionCoordinator:
             clock=clock,
             reads=reads,
             on_found=self._wake.set,
-            content="transaction",
+            content="transactions",
         )
         # Await these between a look at the state and an answer that tells of it.
         self.replicated = self._slots.replicated
