@@ -91,7 +91,7 @@ class ConsumerCoordinator:
                 group.note_image(image)
             self._search(slot, group, image, now)
             self._surroundings.arm(group)
-        await slot.journal.settled()
+        await slot.journal.settled(wrote=bool(decision.records))
         return answer
 
     # --- members of the classic protocol -----------------------------------------------------
@@ -110,7 +110,7 @@ class ConsumerCoordinator:
             group.await_sync(answer.member_id, now)
             group.note_image(image)
             self._surroundings.arm(group)
-        await slot.journal.settled()
+        await slot.journal.settled(wrote=bool(decision.records))
         return answer
 
     def sync(self, group: ConsumerGroup, request: SyncRequest, ticket: Ticket) -> SyncAnswer:
@@ -159,7 +159,7 @@ class ConsumerCoordinator:
         now, image = self._surroundings.now(), self._surroundings.image
         decision = slot.shard.consumers.classic_leave(group, leaving, image, now)
         self._carry_out(slot, group.group_id, decision, now)
-        await slot.journal.settled()
+        await slot.journal.settled(wrote=bool(decision.records))
         return decision.leave
 
     def clear_empty(self, slot: GroupSlot, group: ConsumerGroup) -> None:

@@ -225,7 +225,7 @@ class GroupCoordinator:
             raise CoordinatorFault(ErrorCode.UNKNOWN_MEMBER_ID)
         if isinstance(group, ConsumerGroup):
             answer = self._consumers.sync(group, request, self._waiting.next_ticket())
-            await slot.journal.replicated()
+            await slot.journal.settled(wrote=False)
             return answer
         with self._waiting.park() as (ticket, answered):
             effects = group.sync(request, ticket, self.now())
@@ -321,7 +321,7 @@ class GroupCoordinator:
             self.arm(group)
         if decision.records:
             write(slot, decision.records, now)
-        await slot.journal.settled()
+        await slot.journal.settled(wrote=bool(decision.records))
         return decision.error_codes
 
     async def commit_in_transaction(

@@ -1,12 +1,11 @@
 """The log of one partition of a coordinator's topic: append, wait, and the code of what fails.
 
     append        in the page cache when it returns; one that fails changes nothing
-    settled       answers of what was written leave: it is below the high watermark, and on the
-                  device if `flush.messages` demands it
-    replicated    answers of what was only read leave: what was written before is below the high
-                  watermark, and no other coordinator can answer less (Kafka's CoordinatorRuntime
-                  defers those of reads as well)
+    settled       the answer may leave: all that was written before, also by others, is below the
+                  high watermark, and an own record on the device if `flush.messages` demands it
 
+So no other coordinator ever knows less than an answer told, also that of a read (Kafka's
+CoordinatorRuntime defers those as well).
 A lone replica's append is below the high watermark when it returns, and so nothing waits for it.
 """
 
@@ -85,18 +84,13 @@ class Journal:
             {"partition": str(where), "error": str(error)},
         )
 
-    async def settled(self) -> None:
-        """Returns when what was written may be answered. Raises CoordinatorFault."""
+    async def settled(self, *, wrote: bool = True) -> None:
+        """Returns when what a request wrote or read may be answered. Raises CoordinatorFault."""
         end_offset = self._partition.log.end_offset
-        if self._partition.must_flush:
+        if wrote and self._partition.must_flush:
             await self.flush()
         if not self.is_below(end_offset):
             await self._wait_below(end_offset)
-
-    async def replicated(self) -> None:
-        """Returns when what was read may be answered. Raises CoordinatorFault."""
-        if not self.is_replicated:
-            await self._wait_below(self._partition.log.end_offset)
 
     async def flush(self) -> None:
         """Returns when what was written is on this device. Raises CoordinatorFault."""

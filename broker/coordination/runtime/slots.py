@@ -202,12 +202,12 @@ class Slots(Generic[S]):
         for name in names:
             slot = self._slots.get(coordinating_partition(name, topic.partition_count))
             if slot is not None:
-                await slot.journal.replicated()
+                await slot.journal.settled(wrote=False)
 
     async def all_replicated(self) -> None:
         """Returns when what was read of all ids may be answered. Raises CoordinatorFault."""
         for slot in self.present():
-            await slot.journal.replicated()
+            await slot.journal.settled(wrote=False)
 
     def at(self, index: int) -> Slot[S] | None:
         """Returns the slot of a partition, in any state; None if it is not on this broker."""

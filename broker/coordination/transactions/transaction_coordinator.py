@@ -338,8 +338,8 @@ class TransactionCoordinator:
             code = self.verify_partitions(transactional_id, producer, {partition})[partition]
         else:
             return ErrorCode.NONE
-        if code is ErrorCode.NONE and self._is_unreplicated(transactional_id):
-            # Its records would stay open if another coordinator did not know of the partition.
+        if self._is_unreplicated(transactional_id):
+            # The records would stay open if another coordinator did not know of the partition.
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if code is not ErrorCode.NONE:
             self._refused_partitions_total += 1
@@ -427,8 +427,8 @@ class TransactionCoordinator:
             self._carry_out(slot, decision)
         finally:
             # Also of a refusal: it may have aborted the transaction of another producer.
+            await slot.journal.settled(wrote=decision.written is not None)
             if decision.written is not None:
-                await slot.journal.settled()
                 whose = decision.written.transactional_id
                 if self._finish_named(whose) and whose in self._ending:
                     # It has more partitions than one turn takes, and `run` goes on with it.
