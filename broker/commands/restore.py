@@ -43,17 +43,17 @@ from strandline.broker.cluster.metadata.restore_plan import (
 )
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.coordination.runtime.group_archive import (
+from strandline.broker.coordination.archive.restored_transactions import (
+    end_open_transactions,
+    restored_transactions,
+    transactions_by_producer,
+)
+from strandline.broker.coordination.archive.state_archive import (
     LiveRecords,
     clamped,
     clamped_pending,
     read_group_state,
     write_group_state,
-)
-from strandline.broker.coordination.runtime.restored_transactions import (
-    end_open_transactions,
-    restored_transactions,
-    transactions_by_producer,
 )
 from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.transaction import TransactionVersion

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
-from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    TransactionCoordinator,
+)
 from strandline.broker.network.server import Server
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.telemetry.requests import RequestTraffic

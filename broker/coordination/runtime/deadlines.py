@@ -43,7 +43,3 @@ class GroupDeadlines:
             if self._armed.get(group_id) == deadline_ms:
                 del self._armed[group_id]
                 yield group_id
-
-    def clear(self) -> None:
-        self._heap.clear()
-        self._armed.clear()

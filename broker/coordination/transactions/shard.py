@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from strandline.broker.coordination.model.classic_messages import Instant
-from strandline.broker.coordination.transactions.lost_ends import DecidedEnd, decided_ends
+from strandline.broker.coordination.transactions.lost_ends import (
+    DecidedEnd,
+    decided_ends,
+)
 from strandline.broker.coordination.transactions.records import TransactionRecord
 from strandline.broker.coordination.transactions.transaction import Transaction, TransactionState
 

@@ -40,7 +40,9 @@ from functools import partial
 from typing import NamedTuple
 
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
-from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    TransactionCoordinator,
+)
 from strandline.broker.handlers.produce.confirmed_partitions import (
     code_for_all,
     joins,

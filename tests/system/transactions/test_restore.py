@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from strandline.broker.coordination.runtime.group_archive import read_group_state
+from strandline.broker.coordination.archive.state_archive import read_group_state
 from strandline.broker.coordination.transactions.records import decode_transaction
 from strandline.broker.protocol.formats.transaction_log import decode_key
 from strandline.broker.protocol.schema.errors import ErrorCode

@@ -33,6 +33,7 @@ from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer.consumer_shard import ConsumerDecision
 from strandline.broker.coordination.consumer.heartbeats import check_heartbeat
 from strandline.broker.coordination.consumer.migration import partitions_by_id
+from strandline.broker.coordination.groups.group_shard import GroupShard
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupRules,
@@ -56,7 +57,6 @@ from strandline.broker.coordination.model.offset_messages import (
 )
 from strandline.broker.coordination.model.topic_regex import find_topics
 from strandline.broker.coordination.records.offset_records import decode_record
-from strandline.broker.coordination.runtime.shard import GroupShard
 from strandline.broker.protocol.formats.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,

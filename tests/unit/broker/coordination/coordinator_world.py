@@ -14,11 +14,15 @@ import pytest
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.records import ClusterCreated, MetadataRecord, TopicCreated
+from strandline.broker.cluster.replicas.partition import HighWatermarkWaiter
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, GroupRules
 from strandline.broker.coordination.model.consumer_messages import ConsumerRules
 from strandline.broker.coordination.model.group_config import GroupConfig
 from strandline.broker.coordination.model.offset_messages import CommitRequest, OffsetToCommit
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    TransactionCoordinator,
+)
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.local.log.log import AppendOrigin
@@ -43,10 +47,12 @@ CONFIG = GroupConfig(
 
 
 class MemoryPartition:
-    """A partition that is its own log, in memory; appends fail with `failure` if it is set."""
+    """A partition that is its own log, in memory; appends fail with `failure` if it is set.
+
+    `hold` keeps its high watermark where it is, as a replica that does not fetch.
+    """
 
     must_flush = False
-    leader_epoch = 3
 
     def __init__(self, index: int) -> None:
         self.topic_partition = TopicPartition(OFFSETS_TOPIC, index)
@@ -55,6 +61,8 @@ class MemoryPartition:
         self.end_offset = 0
         self.batches: list[tuple[int, bytes]] = []
         self.failure: Exception | None = None
+        self._held: int | None = None
+        self._waiters: set[HighWatermarkWaiter] = set()
         # Where it was flushed last.
         self.recovery_point = 0
         self.local = self
@@ -65,10 +73,24 @@ class MemoryPartition:
 
     @property
     def high_watermark(self) -> int:
-        return self.end_offset
+        return self.end_offset if self._held is None else self._held
+
+    def hold(self) -> None:
+        self._held = self.high_watermark
+
+    def release(self) -> None:
+        self._held = None
+        for waiter in tuple(self._waiters):
+            waiter.on_high_watermark(1)
+
+    def wait(self, waiter: HighWatermarkWaiter) -> None:
+        self._waiters.add(waiter)
+
+    def stop_waiting(self, waiter: HighWatermarkWaiter) -> None:
+        self._waiters.discard(waiter)
 
     def may_rely_on(self, end_offset: int) -> bool:
-        return end_offset <= self.end_offset
+        return end_offset <= self.high_watermark
 
     def append(self, records: memoryview, *, origin: AppendOrigin) -> None:
         assert origin is AppendOrigin.COORDINATOR
@@ -138,6 +160,22 @@ class World:
     def fail(self, failure: Exception | None) -> None:
         for partition in self.partitions.values():
             partition.failure = failure
+
+
+def move(
+    world: World,
+    coordinator: GroupCoordinator | TransactionCoordinator,
+    topic: str,
+    *,
+    leader: int,
+    epoch: int,
+) -> None:
+    """Gives all partitions of a topic another leader, or another epoch of theirs."""
+    before, delta = world.image.topics[topic], MetadataDelta(world.image)
+    partitions = tuple(replace(one, leader=leader, leader_epoch=epoch) for one in before.partitions)
+    delta.set_topic(replace(before, partitions=partitions))
+    world.image = delta.image()
+    coordinator.follow(delta, world.image)
 
 
 WorldT = TypeVar("WorldT", bound=World)

@@ -14,12 +14,12 @@ import pytest
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.coordination.records.replay_chunk import read_chunk
-from strandline.broker.coordination.runtime.group_archive import (
-    GroupArchive,
+from strandline.broker.coordination.archive.state_archive import (
     LiveRecord,
+    StateArchive,
     read_group_state,
 )
+from strandline.broker.coordination.records.replay_chunk import read_chunk
 from strandline.broker.handlers.admin.partition_admin import PartitionAdminHandlers
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.metadata.offsets import (
@@ -311,7 +311,7 @@ def test_the_mirror_of_a_coordinator_ends_there(tmp_path: Path) -> None:
         partition.append(commit(b"old"))
         partition.log.append(commit(b"new"), leader_epoch=0)
         with ThreadPoolExecutor(1) as executor:
-            archive = GroupArchive(
+            archive = StateArchive(
                 store,
                 lambda: [partition.log],
                 executor=executor,

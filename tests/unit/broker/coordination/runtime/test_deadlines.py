@@ -34,14 +34,6 @@ def test_a_group_can_be_armed_again_after_its_alarm() -> None:
     assert list(alarms.ring(150)) == ["a"]
 
 
-def test_nothing_rings_after_all_was_cleared() -> None:
-    alarms = GroupDeadlines()
-    alarms.arm("a", 100)
-    alarms.clear()
-    assert alarms.next_ms is None
-    assert list(alarms.ring(1000)) == []
-
-
 def test_a_group_that_fails_when_it_is_due_takes_no_others_with_it() -> None:
     alarms = GroupDeadlines()
     for group_id in "abc":

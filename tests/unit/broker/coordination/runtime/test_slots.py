@@ -18,7 +18,7 @@ from strandline.broker.coordination.runtime.slots import (
     coordinating_partition,
     java_hash,
 )
-from strandline.broker.protocol.formats.offsets_topic import OffsetCommitValue
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC, OffsetCommitValue
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import AppendOrigin
@@ -29,6 +29,7 @@ from tests.unit.broker.coordination.coordinator_world import (
     World,
     commit_request,
     fault_of,
+    move,
     offset_in,
     play,
     until_loaded,
@@ -118,6 +119,31 @@ def test_a_log_that_cannot_be_read_is_logged_once_a_minute_at_most(
     play(scenario)
     levels = [one.levelname for one in failed()[:4]]
     assert levels == ["ERROR", "DEBUG", "ERROR", "DEBUG"]
+
+
+def test_a_partition_that_moved_away_is_not_coordinated_and_one_that_returns_is_loaded() -> None:
+    async def scenario(world: World) -> None:
+        async with Running(world) as coordinator:
+            await coordinator.commit("g", commit_request(1))
+            for partition in world.partitions.values():
+                partition.hold()
+            waiting = asyncio.create_task(coordinator.commit("g", commit_request(2)))
+            await asyncio.sleep(0)
+            move(world, coordinator, OFFSETS_TOPIC, leader=2, epoch=5)
+            for refused in (waiting, coordinator.commit("g", commit_request(3))):
+                with pytest.raises(CoordinatorFault) as caught:
+                    await refused
+                assert caught.value.error_code is ErrorCode.NOT_COORDINATOR
+            assert coordinator.statistics().loaded_partitions == 0
+            move(world, coordinator, OFFSETS_TOPIC, leader=1, epoch=6)
+            assert fault_of(lambda: coordinator.offsets_of("g")) is (
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            )
+            await until_loaded(coordinator)
+            # What is above the high watermark is state too: the leader keeps it.
+            assert offset_in(coordinator, "g") == 2
+
+    play(scenario)
 
 
 def _transactional(offset: int, producer_id: int) -> bytes:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TypeAlias
 
 from strandline.broker.cluster.metadata.image import TopicImage
+from strandline.broker.coordination.groups.group_shard import GroupSlot, GroupSlots
+from strandline.broker.coordination.groups.group_writes import in_batches, write_offsets
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
-from strandline.broker.coordination.runtime.journal import in_batches, write_offsets
-from strandline.broker.coordination.runtime.shard import GroupSlot, GroupSlots
 from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.model import TimestampMs
 

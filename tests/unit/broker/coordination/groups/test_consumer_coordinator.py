@@ -10,6 +10,7 @@ import pytest
 
 from strandline.broker.cluster.metadata.records import TopicCreated
 from strandline.broker.coordination.consumer import consumer_group
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupState,
@@ -24,7 +25,6 @@ from strandline.broker.coordination.model.offset_messages import (
     OffsetToCommit,
     OffsetToDelete,
 )
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.protocol.formats.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerTopicPartitions,

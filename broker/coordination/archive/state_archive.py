@@ -335,7 +335,7 @@ class _Shadow:
         self.covered = None
 
 
-class GroupArchive:
+class StateArchive:
     """Writes the changed state of a coordinator to the bucket. Used on the event loop only."""
 
     def __init__(

@@ -9,12 +9,11 @@ sends WriteTxnMarkers to the leader, whose handler calls `LocalMarkers.write` as
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.records.offset_records import LoadedMarker
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.transaction import (
     LogEnd,
@@ -49,12 +48,20 @@ class EndMarker(NamedTuple):
     version: TransactionVersion
 
 
+class CommittedOffsets(Protocol):
+    """Who keeps the offsets that transactions commit."""
+
+    def may_end_transaction(self, partition: TopicPartition) -> bool: ...
+
+    def ended_transaction(self, partition: TopicPartition, ended: LoadedMarker) -> None: ...
+
+
 class LocalMarkers:
     """Appends markers to the partitions of this broker. Used on the event loop only."""
 
-    def __init__(self, replicas: ReplicaManager, groups: GroupCoordinator, clock: Clock) -> None:
+    def __init__(self, replicas: ReplicaManager, offsets: CommittedOffsets, clock: Clock) -> None:
         self._replicas = replicas
-        self._groups = groups
+        self._offsets = offsets
         self._clock = clock
         # The last marker: one transaction writes the same to all its partitions.
         self._marker: EndMarker | None = None
@@ -78,7 +85,7 @@ class LocalMarkers:
         if isinstance(partition, LeaderRefusal):
             return partition.code
         has_offsets = where.topic == OFFSETS_TOPIC
-        if has_offsets and not self._groups.may_end_transaction(where):
+        if has_offsets and not self._offsets.may_end_transaction(where):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         try:
             self._append(marker, partition)
@@ -86,7 +93,7 @@ class LocalMarkers:
             return ErrorCode(error.kafka_code)
         if has_offsets:
             ended = LoadedMarker(marker.producer.producer_id, marker.end)
-            self._groups.ended_transaction(where, ended)
+            self._offsets.ended_transaction(where, ended)
         return ErrorCode.NONE
 
     def open_after_crash(self) -> Iterator[OpenTransaction]:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import pytest
 
 from strandline.broker.cluster.metadata.image import TopicImage
+from strandline.broker.coordination.groups.group_shard import GroupShard
 from strandline.broker.coordination.model.classic_messages import (
     GroupRules,
     Instant,
@@ -30,7 +31,6 @@ from strandline.broker.coordination.records.offset_records import (
     TransactionalRecord,
     decode_record,
 )
-from strandline.broker.coordination.runtime.shard import GroupShard
 from strandline.broker.protocol.formats.offsets_topic import OffsetCommitValue
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId

@@ -14,16 +14,14 @@ import pytest
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.cluster.metadata.records import TopicCreated
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.runtime.left_open import PARTITIONS_PER_TURN_MAX
-from strandline.broker.coordination.runtime.markers import EndMarker
 from strandline.broker.coordination.runtime.slots import coordinating_partition
-from strandline.broker.coordination.runtime.transaction_coordinator import (
-    MARKERS_PER_TURN_MAX,
-    Confirmation,
-    TransactionCoordinator,
-)
 from strandline.broker.coordination.transactions.config import TransactionConfig
-from strandline.broker.coordination.transactions.lost_ends import DecidedEnd, OpenTransaction
+from strandline.broker.coordination.transactions.lost_ends import (
+    DecidedEnd,
+    OpenTransaction,
+)
+from strandline.broker.coordination.transactions.markers import EndMarker
+from strandline.broker.coordination.transactions.power_loss_repair import ENDS_PER_TURN_MAX
 from strandline.broker.coordination.transactions.records import TransactionRecord, encode_record
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
@@ -31,6 +29,11 @@ from strandline.broker.coordination.transactions.transaction import (
     ProducerIdentity,
     TransactionState,
     TransactionVersion,
+)
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    MARKERS_PER_TURN_MAX,
+    Confirmation,
+    TransactionCoordinator,
 )
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -48,7 +51,7 @@ from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.model import ZERO_TOPIC_ID, TopicPartition
 from strandline.storage.records.batch.marker import MarkerType
 from tests.sim.loop import next_turn
-from tests.unit.broker.coordination.coordinator_world import MemoryPartition, World, play_in
+from tests.unit.broker.coordination.coordinator_world import MemoryPartition, World, move, play_in
 
 V1, V2 = TransactionVersion.V0, TransactionVersion.V2
 COMMIT, ABORT = MarkerType.COMMIT, MarkerType.ABORT
@@ -368,14 +371,14 @@ def test_after_a_crash_the_ends_of_many_open_transactions_leave_turns_of_the_loo
     None
 ):
     async def scenario(world: TransactionWorld) -> None:
-        many = [TopicPartition("many", index) for index in range(3 * PARTITIONS_PER_TURN_MAX)]
+        many = [TopicPartition("many", index) for index in range(3 * ENDS_PER_TURN_MAX)]
         replicas = ((1,),) * len(many)
         world.image = world.image.apply(
             TopicCreated(topic="many", topic_id=uuid.uuid4(), replicas=replicas, properties={})
         )
         world.markers.left_open = [left_open(one, 1000, 0) for one in many]
         # Those that cannot be ended now do not stop the others.
-        refused = many[: PARTITIONS_PER_TURN_MAX + 1]
+        refused = many[: ENDS_PER_TURN_MAX + 1]
         world.markers.codes = dict.fromkeys(refused, ErrorCode.KAFKA_STORAGE_ERROR)
         await begin_again(world.transactions())
         coordinator = world.transactions()
@@ -383,7 +386,7 @@ def test_after_a_crash_the_ends_of_many_open_transactions_leave_turns_of_the_loo
         while any(map(coordinator.is_settling, many[len(refused) :])):
             asked_before = world.markers.asked
             await next_turn()
-            assert world.markers.asked - asked_before <= PARTITIONS_PER_TURN_MAX
+            assert world.markers.asked - asked_before <= ENDS_PER_TURN_MAX
         world.markers.codes.clear()
         while any(map(coordinator.is_settling, refused)):
             await asyncio.sleep(0.002)
@@ -826,8 +829,9 @@ def test_a_marker_has_the_epoch_of_its_coordinator() -> None:
         world.markers = Watched()
         coordinator = world.transactions()
         producer = await begun(coordinator, A)
+        move(world, coordinator, TRANSACTION_TOPIC, leader=1, epoch=8)
         await coordinator.end("tx", producer, COMMIT, V1)
-        assert seen == [MemoryPartition.leader_epoch]
+        assert seen == [8]
 
     play(scenario)
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+from strandline.broker.coordination.groups.offset_expiry import OffsetExpiry
 from strandline.broker.coordination.model.classic_messages import Instant
 from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
-from strandline.broker.coordination.runtime.offset_expiry import OffsetExpiry
 from strandline.broker.coordination.runtime.slots import Slots
 
 NOW = Instant(wall_ms=1_000_000, monotonic_ms=1_000)

@@ -18,7 +18,10 @@ that was aborted.
 
 from __future__ import annotations
 
-from strandline.broker.coordination.transactions.lost_ends import OpenTransaction, is_later
+from strandline.broker.coordination.transactions.lost_ends import (
+    OpenTransaction,
+    is_later,
+)
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
     Transaction,

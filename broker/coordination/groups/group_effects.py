@@ -12,18 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from strandline.broker.coordination.classic.group import Group
+from strandline.broker.coordination.groups.group_shard import GroupEffects, GroupSlot
 from strandline.broker.coordination.model.classic_messages import (
     Answer,
+    CoordinatorFault,
     CreationWrite,
     Effects,
     Instant,
     JoinAnswer,
 )
 from strandline.broker.coordination.model.offset_messages import GroupRecord
-from strandline.broker.coordination.runtime.journal import append, log_failed_write, member_code
-from strandline.broker.coordination.runtime.shard import GroupEffects, GroupSlot
+from strandline.broker.coordination.records.offset_records import encode_records
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.errors import RecordsRejected, StorageError
 
 
 def carry_out(
@@ -43,10 +43,10 @@ def carry_out(
         if not isinstance(write, CreationWrite):
             answer(effects.answers)
         try:
-            append(slot, (GroupRecord(group.group_id, write.snapshot),), written_at)
-        except (RecordsRejected, StorageError) as error:
-            log_failed_write(slot, error)
-            code = member_code(error)
+            record = GroupRecord(group.group_id, write.snapshot)
+            slot.journal.append(encode_records((record,), written_at.wall_ms))
+        except CoordinatorFault as fault:
+            code = fault.error_code
             if isinstance(write, CreationWrite):
                 for answers in _undo_creation(slot, group, effects, code, written_at):
                     answer(answers)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.broker.coordination.archive.restored import end_of_open
 from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
-from strandline.broker.coordination.transactions.restored import end_of_open
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
     LogEnd,

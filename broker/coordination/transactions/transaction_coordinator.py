@@ -19,25 +19,8 @@ meanwhile the producer gets CONCURRENT_TRANSACTIONS. A start takes up each trans
 after step 1 at step 2: a partition may get its marker a second time, which changes nothing there,
 for no other transaction of this producer can be open in it.
 
-No other step waits for the device, so a loss of power may take the marker of step 2 and leave the
-record of step 3, or take the record that began a transaction and leave its batches. The same is
-true of a lost disk whose logs continue behind their archives. So a start after an unclean stop, a
-folder that comes back, and such a log, end what is open in a partition and not in the coordinator
-(`left_open.py`, `lost_ends.py`):
-
-    4 load all transactional ids, with what was decided in such partitions
-    5 append the lost end to each such partition; what nobody knows aborts
-                                                        crash point transaction.after-lost-end
-    6 retire each producer id that a partition has with a greater epoch than the coordinator: epochs
-      that are given twice would make new batches pass for duplicates
-                                                        crash point transaction.after-retire
-
-Until step 5 is done with a partition, step 2 writes nothing to it: it may have a later transaction
-of the same producer, of which the coordinator knows nothing any more.
-
-Epochs may be lost in all logs, and a producer live that has them. So InitProducerId is answered
-when its record is on the device, and after an unclean stop the next one for each transactional id
-takes a new producer id. A producer that goes on with the epoch that the coordinator has is served.
+No other step waits for the device but InitProducerId: its answer leaves when its record is there.
+What a loss of power takes nevertheless is mended by `power_loss_repair.py`.
 
 `run` also aborts transactions that time out, and forgets transactional ids that expire.
 """
@@ -59,13 +42,13 @@ from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImag
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
-from strandline.broker.coordination.runtime.journal import flush, flush_if_needed
-from strandline.broker.coordination.runtime.left_open import LeftOpen
-from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
-from strandline.broker.coordination.runtime.producer_ids import ProducerIds
+from strandline.broker.coordination.runtime.journal import Journal
 from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.config import TransactionConfig
+from strandline.broker.coordination.transactions.markers import EndMarker, LocalMarkers
+from strandline.broker.coordination.transactions.power_loss_repair import PowerLossRepair
+from strandline.broker.coordination.transactions.producer_ids import ProducerIds
 from strandline.broker.coordination.transactions.records import (
     TransactionRecord,
     decode_records,
@@ -88,11 +71,9 @@ from strandline.storage.crash_points import (
     TRANSACTION_AFTER_COMPLETE,
     TRANSACTION_AFTER_MARKER,
     TRANSACTION_AFTER_PREPARE,
-    TRANSACTION_AFTER_RETIRE,
     crash_point,
 )
-from strandline.storage.errors import MessageTooLarge, RecordsRejected, StorageError
-from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.errors import StorageError
 from strandline.storage.model import Offset, TimestampMs, TopicPartition
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.batch.marker import MarkerType
@@ -114,14 +95,6 @@ class Confirmation(Enum):
     LOOK = auto()  # must be part of it; older clients know INVALID_TXN_STATE alone
     LOOK_ABORTABLE = auto()  # must be part of it; the client aborts the transaction otherwise
     ADD = auto()  # becomes part of it with the write: transaction version 2
-
-
-class _Repair(Enum):
-    """How far steps 4 to 6 are."""
-
-    LACKS_DECISIONS = auto()  # step 4 was done before it was known which decisions are needed
-    WAITS = auto()
-    DONE = auto()
 
 
 class Outcome(StrEnum):
@@ -201,7 +174,7 @@ class TransactionCoordinator:
                     "unclean.leader.election.enable": "false",
                 },
             ),
-            lambda: TransactionShard(self._left_open.is_missed),
+            lambda: TransactionShard(self._repair.is_missed),
             decode_records,
             metadata,
             replicas,
@@ -212,13 +185,21 @@ class TransactionCoordinator:
             on_found=self._wake.set,
             content="transactions",
         )
+        # Await these between a look at the state and an answer that tells of it.
+        self.replicated = self._slots.replicated
+        self.all_replicated = self._slots.all_replicated
         # By transactional id; the first are those that `run` tries next.
         self._ending: OrderedDict[str, _EndingTransaction] = OrderedDict()
-        # What an unclean stop left open in partitions, until step 5 is done with it.
-        self._left_open = LeftOpen(markers, self._log_missing_marker)
-        self._repair = _Repair.WAITS
-        # Transactional ids whose state was loaded after an unclean stop, until InitProducerId.
-        self._may_be_old: set[str] = set()
+        self._repair = PowerLossRepair(
+            markers,
+            self._log_missing_marker,
+            node_id=node_id,
+            is_gone=self._is_gone,
+            retire=self._is_retired,
+        )
+        self.is_settling = self._repair.is_settling
+        # By transactional id, the end of the last record if that is above the high watermark.
+        self._unreplicated: dict[str, tuple[Journal, Offset]] = {}
         self._ended_total = Counter(dict.fromkeys(Outcome, 0))
         self._refused_partitions_total = 0
         now_ms = self._monotonic_ms()
@@ -279,27 +260,17 @@ class TransactionCoordinator:
         )
         await self._carry_out_and_flush(slot, decision)
         if expected is None:
-            self._may_be_old.discard(transactional_id)
-        await flush(slot)
+            self._repair.forget(transactional_id)
+        await slot.journal.flush()
+        await slot.journal.settled()
         return decision.identity
 
     def _before_init(
         self, transactional_id: str, expected: ProducerIdentity | None
     ) -> Transaction | None:
-        """Returns the state that InitProducerId finds. Raises CoordinatorFault.
-
-        A producer that recovers with the epoch that the coordinator has goes on with its id: only
-        itself may have had a later one.
-        """
+        """Returns the state that InitProducerId finds. Raises CoordinatorFault."""
         current = self.find(transactional_id)
-        if (
-            current is None
-            or expected is not None
-            or transactional_id not in self._may_be_old
-            or not current.state.is_idle
-        ):
-            return current
-        return rules.retire(current, now_ms=self._clock.now_ms())
+        return self._repair.before_init(current, expected, self._clock.now_ms())
 
     def add_partitions(
         self,
@@ -311,7 +282,7 @@ class TransactionCoordinator:
         """Adds partitions to the producer's transaction, which begins with the first of them."""
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
-        if self._left_open and any(map(self.is_settling, partitions)):
+        if self.lacks_ends and any(map(self.is_settling, partitions)):
             # Step 5 would take what is open there for a part of this transaction.
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         try:
@@ -358,7 +329,7 @@ class TransactionCoordinator:
         if self.is_settling(partition):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if confirmation is Confirmation.ADD:
-            if self._left_open:
+            if self.lacks_ends:
                 together = {one for one in together if not self.is_settling(one)}
             code = self.add_partitions(
                 transactional_id, producer, together or {partition}, TransactionVersion.V2
@@ -367,6 +338,9 @@ class TransactionCoordinator:
             code = self.verify_partitions(transactional_id, producer, {partition})[partition]
         else:
             return ErrorCode.NONE
+        if self._is_unreplicated(transactional_id):
+            # The records would stay open if another coordinator did not know of the partition.
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if code is not ErrorCode.NONE:
             self._refused_partitions_total += 1
         if code is ErrorCode.PRODUCER_FENCED:
@@ -391,7 +365,7 @@ class TransactionCoordinator:
         fresh_id = None
         if client_version.bumps_epoch and self._slots.topic() is not None:
             fresh_id = await self._fresh_id_for(self.find(transactional_id))
-        if await self._may_lack_part(producer, self.find(transactional_id)):
+        if await self._repair.may_lack_part(producer, self.find(transactional_id)):
             raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         slot = self._slot_of(transactional_id)
         if slot is None:
@@ -406,6 +380,13 @@ class TransactionCoordinator:
         )
         await self._carry_out_and_flush(slot, decision)
         return decision.identity
+
+    def _is_unreplicated(self, transactional_id: str) -> bool:
+        journal, end_offset = self._unreplicated.get(transactional_id, (None, 0))
+        if journal is None or not journal.is_below(end_offset):
+            return journal is not None
+        del self._unreplicated[transactional_id]
+        return False
 
     def find(self, transactional_id: str) -> Transaction | None:
         """Returns the state of a transactional id. Raises CoordinatorFault."""
@@ -446,8 +427,8 @@ class TransactionCoordinator:
             self._carry_out(slot, decision)
         finally:
             # Also of a refusal: it may have aborted the transaction of another producer.
+            await slot.journal.settled(wrote=decision.written is not None)
             if decision.written is not None:
-                await flush_if_needed(slot)
                 whose = decision.written.transactional_id
                 if self._finish_named(whose) and whose in self._ending:
                     # It has more partitions than one turn takes, and `run` goes on with it.
@@ -480,36 +461,39 @@ class TransactionCoordinator:
     def _append(self, slot: _Slot, record: TransactionRecord) -> None:
         """Appends and applies a record. Raises CoordinatorFault; then nothing has changed."""
         batch = encode_record(record, self.version, self._clock.now_ms())
-        try:
-            slot.partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
-        except RecordsRejected as error:
-            ending = record.transaction
-            if isinstance(error, MessageTooLarge) and ending is not None and ending.log_ends:
+        ending = record.transaction
+        if ending is None or not ending.log_ends:
+            slot.journal.append(batch)
+        else:
+            try:
+                slot.journal.append(batch, too_large=ErrorCode.MESSAGE_TOO_LARGE)
+            except CoordinatorFault as fault:
+                if fault.error_code is not ErrorCode.MESSAGE_TOO_LARGE:
+                    raise
                 # What could begin must end. Only a loss of power asks for the log ends.
                 self._write(slot, ending._replace(log_ends=()))
                 return
-            self._log_failed_write(slot, error)
-            raise CoordinatorFault(ErrorCode.UNKNOWN_SERVER_ERROR) from error
-        except StorageError as error:
-            self._log_failed_write(slot, error)
-            raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
         slot.shard.keep(record)
-
-    def _log_failed_write(self, slot: _Slot, error: Exception) -> None:
-        where = slot.partition.topic_partition
-        fields = {"partition": str(where), "error": str(error)}
-        self._quiet_log.say(logging.WARNING, "transaction record not written", where, fields)
+        if not slot.journal.is_replicated:
+            self._unreplicated[record.transactional_id] = (
+                slot.journal,
+                slot.partition.log.end_offset,
+            )
 
     def _slot_of(self, transactional_id: str) -> _Slot | None:
         """Returns the loaded slot of an id, None without the topic. Raises CoordinatorFault."""
         return self._slots.of(transactional_id)
 
     def follow(self, delta: MetadataDelta, _image: MetadataImage) -> None:
-        """Drops all transactions with their topic."""
-        if any(topic.name == TRANSACTION_TOPIC for topic in delta.topics.gone()):
-            self._slots.drop()
-            self._ending.clear()
-            self._may_be_old.clear()
+        """Leads and resigns partitions."""
+        self._unload(self._slots.follow(delta))
+
+    def _unload(self, slots: Iterable[_Slot]) -> None:
+        for slot in slots:
+            for transaction in slot.shard:
+                self._ending.pop(transaction.transactional_id, None)
+                self._unreplicated.pop(transaction.transactional_id, None)
+                self._repair.forget(transaction.transactional_id)
 
     # --- ending ------------------------------------------------------------------------------
 
@@ -532,7 +516,7 @@ class TransactionCoordinator:
                 if transaction.state is TransactionState.PREPARE_COMMIT
                 else MarkerType.ABORT
             ),
-            coordinator_epoch=slot.partition.leader_epoch,
+            coordinator_epoch=slot.epoch,
             version=transaction.client_version,
         )
         for partition in tuple(islice(lacking, markers_max)):
@@ -578,9 +562,12 @@ class TransactionCoordinator:
         self._quiet_log.say(logging.WARNING, "transaction marker not written", code, fields)
 
     async def _finish_all(self) -> None:
+        for transactional_id in tuple(self._unreplicated):
+            self._is_unreplicated(transactional_id)
         for slot in self._slots.present():
             try:
-                await flush_if_needed(slot)
+                if slot.partition.must_flush:
+                    await slot.journal.flush()
             except CoordinatorFault:
                 # Its folder is offline; what is ending there waits.
                 continue
@@ -621,90 +608,28 @@ class TransactionCoordinator:
         for transaction in slot.shard:
             if transaction.state.is_ending:
                 self._take_up(slot, transaction)
-        if not slot.partition.log.local.recovery_report.clean_shutdown:
-            self._may_be_old.update(one.transactional_id for one in slot.shard)
+        self._repair.note_loaded(slot)
 
     # --- after an unclean stop -----------------------------------------------------------------
 
     def reload(self) -> None:
         """Loads everything anew: logs were opened again, and may have lost their ends."""
-        self._slots.drop()
-        self._ending.clear()
-        self._left_open.find()
-        self._repair = _Repair.WAITS
+        self._unload(self._slots.drop())
+        self._repair.restart()
         self._wake.set()
 
     def note_restarted_log(self) -> None:
         """A log was restarted behind its archive, which may lack markers that its disk had."""
-        self._left_open.find()
-        self._repair = _Repair.LACKS_DECISIONS if self._left_open else _Repair.WAITS
+        self._repair.note_restarted_log()
         self._wake.set()
-
-    def is_settling(self, partition: TopicPartition) -> bool:
-        """Whether an open transaction of this partition may still get its lost end."""
-        return partition in self._left_open
 
     @property
     def lacks_ends(self) -> bool:
-        """Whether step 5 is not done."""
-        return bool(self._left_open)
-
-    async def _may_lack_part(self, producer: ProducerIdentity, current: Transaction | None) -> bool:
-        """Whether a part of the producer's transaction may be lost, which step 5 aborts.
-
-        Until step 6 the coordinator would take its end for the repeated one of the transaction
-        before.
-        """
-        if self._repair is _Repair.DONE or current is None or current.identity != producer:
-            return False
-        if await self._markers.producers_above({producer.producer_id: producer.epoch}):
-            return True
-        return self._left_open.has_part_of(producer, current)
-
-    async def _settle_after_crash(self) -> None:
-        """Steps 5 and 6, once all is loaded; what cannot be written now is tried again."""
-        topic, slots = self._slots.topic(), self._slots.all()
-        if topic is None:
-            # No transaction was coordinated here: the records are from elsewhere.
-            self._left_open.forget()
-            self._repair = _Repair.DONE
-        if self._repair is _Repair.DONE or topic is None:
-            return
-        if len(slots) < topic.partition_count or not all(slot.is_loaded for slot in slots):
-            return
-        shards = [slot.shard for slot in slots]
-        ids = {one.producer_id: one for shard in shards for one in shard}
-        decided = [end for shard in shards for end in shard.decided_ends]
-        left_before = len(self._left_open)
-        unknown = self._left_open.end(ids, decided, self._is_gone)
-        if 0 < len(self._left_open) < left_before:
-            self._wake.set()
-        epochs = {key: one.epoch for key, one in ids.items()}
-        outrun = await self._markers.producers_above(epochs)
-        is_done = self._retire([ids[one] for one in unknown | outrun if one in ids])
-        if is_done and not self._left_open:
-            self._repair = _Repair.DONE
-            for shard in shards:
-                shard.decided_ends.clear()
-
-    def _retire(self, outrun: Iterable[Transaction]) -> bool:
-        """Step 6; returns whether it is done with all of them."""
-        left = [one for one in outrun if one.epoch < rules.PRODUCER_EPOCH_MAX]
-        retired_count = 0
-        for transaction in left[:MARKERS_PER_TURN_MAX]:
-            # One that is ending goes on with its epoch until it has its markers.
-            if not transaction.state.is_ending and self._is_retired(transaction):
-                retired_count += 1
-                crash_point(TRANSACTION_AFTER_RETIRE)  # 6
-        if retired_count:
-            log.info(
-                "transactional ids were older than the logs, their producers are fenced",
-                extra={"fields": {"count": retired_count}},
-            )
-            self._wake.set()
-        return not left
+        """Whether transactions wait for ends that a loss of power took."""
+        return self._repair.lacks_ends
 
     def _is_retired(self, transaction: Transaction) -> bool:
+        """Writes an id without its producer id; returns whether it could."""
         retired = rules.retire(transaction, now_ms=self._clock.now_ms())
         try:
             slot = self._slot_of(transaction.transactional_id)
@@ -725,11 +650,12 @@ class TransactionCoordinator:
             if slot is not None:
                 await self._slots.load(slot, self._now, self._loaded)
                 continue
-            if self._repair is _Repair.LACKS_DECISIONS:
+            if self._repair.must_load_again:
                 self.reload()
                 continue
             self._wake.clear()
-            await self._settle_after_crash()
+            if await self._repair.settle(self._slots):
+                self._wake.set()
             await self._finish_all()
             await self._follow_time()
             await wait_within(self._wake, POLL_S)

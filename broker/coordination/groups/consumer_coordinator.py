@@ -21,6 +21,8 @@ from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer import classic_members as classic
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer.consumer_shard import ConsumerDecision
+from strandline.broker.coordination.groups.group_shard import GroupEffects, GroupSlot
+from strandline.broker.coordination.groups.group_writes import in_batches, write_members
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     Instant,
@@ -38,12 +40,6 @@ from strandline.broker.coordination.model.consumer_messages import (
     HeartbeatAnswer,
 )
 from strandline.broker.coordination.model.topic_regex import find_topics
-from strandline.broker.coordination.runtime.journal import (
-    flush_if_needed,
-    in_batches,
-    write_members,
-)
-from strandline.broker.coordination.runtime.shard import GroupEffects, GroupSlot
 from strandline.broker.protocol.formats.consumer_protocol import CONSUMER_PROTOCOL_TYPE
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import OutOfResources
@@ -95,8 +91,7 @@ class ConsumerCoordinator:
                 group.note_image(image)
             self._search(slot, group, image, now)
             self._surroundings.arm(group)
-        if decision.records:
-            await flush_if_needed(slot)
+        await slot.journal.settled(wrote=bool(decision.records))
         return answer
 
     # --- members of the classic protocol -----------------------------------------------------
@@ -115,8 +110,7 @@ class ConsumerCoordinator:
             group.await_sync(answer.member_id, now)
             group.note_image(image)
             self._surroundings.arm(group)
-        if decision.records:
-            await flush_if_needed(slot)
+        await slot.journal.settled(wrote=bool(decision.records))
         return answer
 
     def sync(self, group: ConsumerGroup, request: SyncRequest, ticket: Ticket) -> SyncAnswer:
@@ -165,8 +159,7 @@ class ConsumerCoordinator:
         now, image = self._surroundings.now(), self._surroundings.image
         decision = slot.shard.consumers.classic_leave(group, leaving, image, now)
         self._carry_out(slot, group.group_id, decision, now)
-        if decision.records:
-            await flush_if_needed(slot)
+        await slot.journal.settled(wrote=bool(decision.records))
         return decision.leave
 
     def clear_empty(self, slot: GroupSlot, group: ConsumerGroup) -> None:

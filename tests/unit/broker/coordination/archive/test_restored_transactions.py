@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from strandline.broker.coordination.runtime.group_archive import (
-    LiveRecord,
-    LiveRecords,
-    encode_live,
-)
-from strandline.broker.coordination.runtime.restored_transactions import (
+from strandline.broker.coordination.archive.restored_transactions import (
     end_open_transactions,
     restored_transactions,
     transactions_by_producer,
+)
+from strandline.broker.coordination.archive.state_archive import (
+    LiveRecord,
+    LiveRecords,
+    encode_live,
 )
 from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.records import (

@@ -1,6 +1,6 @@
 """Writes transactions into restored logs: the transactional ids, and the ends of open transactions.
 
-`transactions/restored.py` decides.
+`restored.py` decides.
 """
 
 from __future__ import annotations
@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from strandline.broker.coordination.runtime.group_archive import LiveRecord, LiveRecords
-from strandline.broker.coordination.runtime.markers import (
+from strandline.broker.coordination.archive.restored import end_of_open
+from strandline.broker.coordination.archive.state_archive import LiveRecord, LiveRecords
+from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
+from strandline.broker.coordination.transactions.markers import (
     EndMarker,
     encode_end_marker,
     open_transactions,
 )
-from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.records import (
     decode_transaction,
     encode_transaction,
 )
-from strandline.broker.coordination.transactions.restored import end_of_open
 from strandline.broker.coordination.transactions.transaction import (
     NO_PRODUCER_ID,
     Transaction,

@@ -36,6 +36,15 @@ from strandline.broker.coordination.consumer.heartbeats import (
     check_heartbeat,
     preferred_assignor,
 )
+from strandline.broker.coordination.groups.consumer_coordinator import ConsumerCoordinator
+from strandline.broker.coordination.groups.group_effects import carry_out
+from strandline.broker.coordination.groups.group_shard import GroupEffects, GroupShard, GroupSlot
+from strandline.broker.coordination.groups.group_writes import (
+    in_batches,
+    write_offsets,
+    write_pending,
+)
+from strandline.broker.coordination.groups.offset_expiry import OffsetExpiry
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupDescription,
@@ -66,18 +75,8 @@ from strandline.broker.coordination.model.offset_messages import (
     OffsetToDelete,
 )
 from strandline.broker.coordination.records.offset_records import LoadedMarker, decode_records
-from strandline.broker.coordination.runtime.consumer_coordinator import ConsumerCoordinator
 from strandline.broker.coordination.runtime.deadlines import GroupDeadlines
-from strandline.broker.coordination.runtime.group_effects import carry_out
-from strandline.broker.coordination.runtime.journal import (
-    flush_if_needed,
-    in_batches,
-    write_offsets,
-    write_pending,
-)
-from strandline.broker.coordination.runtime.offset_expiry import OffsetExpiry
 from strandline.broker.coordination.runtime.parked_requests import ParkedRequests
-from strandline.broker.coordination.runtime.shard import GroupEffects, GroupShard, GroupSlot
 from strandline.broker.coordination.runtime.slots import Slots
 from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
@@ -159,6 +158,10 @@ class GroupCoordinator:
             reads=reads,
             on_found=self._wake.set,
         )
+        # Await these between a look at the state and an answer that tells of it.
+        self.replicated = self._slots.replicated
+        self.all_replicated = self._slots.all_replicated
+        self.partition_of = self._slots.partition_of
         self._waiting = ParkedRequests()
         self._consumers = ConsumerCoordinator(self, reads)
         self._alarms = GroupDeadlines()
@@ -209,7 +212,7 @@ class GroupCoordinator:
         with self._waiting.park() as (ticket, answered):
             self.carry_out(slot, slot.shard.join(group_id, request, ticket, self.now()))
             answer = await answered
-        await flush_if_needed(slot)
+        await slot.journal.settled()
         assert isinstance(answer, JoinAnswer), answer
         return answer
 
@@ -221,14 +224,16 @@ class GroupCoordinator:
         if slot is None or group is None:
             raise CoordinatorFault(ErrorCode.UNKNOWN_MEMBER_ID)
         if isinstance(group, ConsumerGroup):
-            return self._consumers.sync(group, request, self._waiting.next_ticket())
+            answer = self._consumers.sync(group, request, self._waiting.next_ticket())
+            await slot.journal.settled(wrote=False)
+            return answer
         with self._waiting.park() as (ticket, answered):
             effects = group.sync(request, ticket, self.now())
             self.carry_out(slot, GroupEffects(group=group, effects=effects))
-            answer = await answered
-        await flush_if_needed(slot)
-        assert isinstance(answer, SyncAnswer), answer
-        return answer
+            synced = await answered
+        await slot.journal.settled()
+        assert isinstance(synced, SyncAnswer), synced
+        return synced
 
     def heartbeat(
         self, group_id: str, *, member_id: str, group_instance_id: str | None, generation: int
@@ -281,7 +286,7 @@ class GroupCoordinator:
             return await self._consumers.leave(slot, group, leaving)
         results, effects = group.leave(leaving, self.now())
         self.carry_out(slot, GroupEffects(group=group, effects=effects))
-        await flush_if_needed(slot)
+        await slot.journal.settled()
         return results
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatAnswer:
@@ -316,15 +321,8 @@ class GroupCoordinator:
             self.arm(group)
         if decision.records:
             write(slot, decision.records, now)
-            await flush_if_needed(slot)
+        await slot.journal.settled(wrote=bool(decision.records))
         return decision.error_codes
-
-    async def offsets_partition_of(self, group_id: str) -> TopicPartition:
-        """Returns the partition that holds the group's offsets; creates the topic if necessary.
-
-        Raises CoordinatorFault.
-        """
-        return (await self._slot_for_writing(group_id)).partition.topic_partition
 
     async def commit_in_transaction(
         self,
@@ -396,7 +394,7 @@ class GroupCoordinator:
         deletion = slot.shard.delete_offsets(group_id, wanted)
         if deletion.records:
             write_offsets(slot, deletion.records, self.now())
-            await flush_if_needed(slot)
+            await slot.journal.settled()
         return deletion
 
     # --- groups ------------------------------------------------------------------------------
@@ -442,7 +440,7 @@ class GroupCoordinator:
                 return deletion.error_code
             for records in in_batches(deletion.records):
                 write_offsets(slot, records, self.now())
-            await flush_if_needed(slot)
+            await slot.journal.settled()
         except CoordinatorFault as fault:
             return fault.error_code
         return ErrorCode.NONE
@@ -477,18 +475,13 @@ class GroupCoordinator:
     # --- following the metadata --------------------------------------------------------------
 
     def follow(self, delta: MetadataDelta, _image: MetadataImage) -> None:
-        """Deletes the offsets of deleted topics, or all groups with their own topic."""
-        gone = {topic.name for topic in delta.topics.gone()}
-        if OFFSETS_TOPIC in gone:
-            self._drop_slots()
-        if gone:
-            self._forgetting.follow(gone, self.now())
-
-    def _drop_slots(self) -> None:
-        for slot in self._slots.drop():
+        """Leads and resigns partitions; deletes the offsets of deleted topics."""
+        for slot in self._slots.follow(delta):
             for step in slot.shard.unload(ErrorCode.NOT_COORDINATOR, self.now()):
                 self._waiting.answer(step.effects.answers)
-        self._alarms.clear()
+        gone = {topic.name for topic in delta.topics.gone()}
+        if gone:
+            self._forgetting.follow(gone, self.now())
 
     # --- time --------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from strandline.broker.cluster.metadata.metadata import Metadata
-from strandline.broker.coordination.runtime.producer_ids import ProducerIds
+from strandline.broker.coordination.transactions.producer_ids import ProducerIds
 from tests.support.memory_store import MemoryStore
 from tests.unit.broker.cluster.metadata_rig import opened
 
