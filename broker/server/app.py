@@ -25,9 +25,9 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.log_reader import is_empty
-from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.metadata.metadata import Follower, Metadata
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.tiers import BothTiers, LocalTier, is_tiered
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
@@ -173,10 +173,12 @@ class Broker:
             partial(load_metadata, self._metadata_log, config, self._log_dirs, self._store),
         )  # 3
         started = controller.start_broker(config.node_id)
-        image = await self._in(metadata, partial(self._metadata_log.append, started.records))  # 4
+        await self._in(metadata, partial(self._metadata_log.append, started.records))  # 4
+        image = self._metadata_log.image
         if self._store is None:
             warn_of_unreachable_archive(image)
-        self._running.follow(image)
+        self._metadata = Metadata(image, self._metadata_log, executor=metadata)
+        await self._metadata.publish_to(self._running.follow, self._quotas.follow)
         logs = await self._in(
             disk, partial(load_logs, self._log_dirs, image, self._running.current)
         )  # 5
@@ -188,8 +190,7 @@ class Broker:
             syncs=self._workers.syncs,
         )
         self._replicas.take_over(logs, image)  # 6
-        self._metadata = Metadata(image, self._metadata_log, follower=self, executor=metadata)
-        await self.follow(image)  # 7
+        await self._publish_to_replicas()  # 7
         upkeep = await self._make_services(last_time)
         self._loops |= {
             "producer expiry": upkeep.expire_producers_forever,
@@ -239,6 +240,7 @@ class Broker:
             reads=self._workers.lookups,
             believed_ms=guard.now_ms,
         )
+        await self._metadata.publish_to(self._groups.follow, self._transactions.follow)
         self._late_transactions = LateTransactions(
             self._replicas,
             timeout_ms_max=lambda: self._running.current.transactions.timeout_ms_max,
@@ -305,14 +307,16 @@ class Broker:
         """Returns the logs to which this broker applies retention."""
         return (partition.log for partition in self._replicas.partitions())
 
-    async def follow(self, image: MetadataImage) -> None:
-        """Applies a metadata image; dependent parts follow the parts they depend on."""
-        self._running.follow(image)
-        self._quotas.follow(image)
+    async def _publish_to_replicas(self) -> None:
+        """Publishes the metadata; dependent parts follow the parts they depend on."""
+        followers: list[Follower] = [self._replicas.follow, self._note_alterations]
         if self._remote is not None:
-            self._remote.follow(self._running.current)
-        await self._replicas.follow(image)
-        self._alterations.note()
+            followers.insert(0, self._remote.follow)
+        await self._metadata.publish_to(*followers)
+
+    def _note_alterations(self, delta: MetadataDelta, _image: MetadataImage) -> None:
+        if delta.topics or delta.broker_properties:
+            self._alterations.note()
 
     def _make_tiers(self) -> LocalTier:
         starts, lookups = self._log_dirs.log_start_offsets, self._workers.lookups
@@ -326,7 +330,7 @@ class Broker:
 
         return RemoteTier(
             store,
-            self._config,
+            self._running,
             self._workers,
             tiering=tiering,
             pace=self._cold_pace,

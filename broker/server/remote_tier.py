@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
+from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.server.workers import Workers
 from strandline.storage.clock import Clock
@@ -23,7 +24,7 @@ class RemoteTier:
     def __init__(
         self,
         store: ObjectStore,
-        config: BrokerConfig,
+        running: RunningConfig,
         workers: Workers,
         *,
         tiering: TieringConfig,
@@ -37,7 +38,9 @@ class RemoteTier:
         """`pace` limits downloads; `on_topic_purged` is called with the id of each purged topic,
         `on_restarted` when a log was restarted behind its archive, before it takes appends.
         """
+        config = running.current
         self._store = store
+        self._running = running
         self._workers = workers
         self.reader = ColdReader(store, workers.reader, config.cold_reader, pace=pace)
         self.manager = TieringManager(
@@ -63,8 +66,11 @@ class RemoteTier:
             alterations=alterations,
         )
 
-    def follow(self, current: BrokerConfig) -> None:
-        """Adopts altered keys while the broker runs."""
+    def follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Adopts altered keys; they are in force in the running configuration already."""
+        if not delta.broker_properties:
+            return
+        current = self._running.current
         self.manager.reconfigure(current.tiering)
         self._workers.resize(current)
         self.reader.resize(current.cold_reader)

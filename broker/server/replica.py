@@ -118,19 +118,18 @@ class ReplicaBroker(Broker):
             origin,
             self._metadata_log,
             node_id=config.node_id,
-            follower=self,
             executor=self._workers.metadata,
         )
         self._metadata = self._following
         image = self._following.image
-        self._running.follow(image)
+        await self._metadata.publish_to(self._running.follow, self._quotas.follow)
         # Its folders of a deleted topic hold no records, so they are not kept.
         load = partial(
             load_logs, self._log_dirs, image, self._running.current, keep_empty_strays=False
         )
         logs = await self._in(self._workers.disk, load)  # 5
         self._replicas.take_over(logs, image)
-        await self.follow(image)
+        await self._publish_to_replicas()
         await self._make_services(last_time)
         self._loops |= {
             "tiering": self._remote.manager.run,

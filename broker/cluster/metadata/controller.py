@@ -108,7 +108,8 @@ class _Creator:
         self._node_ids = node_ids
         self._defaults = defaults
         self._new_topic_id = new_topic_id
-        self._collisions = {collision_key(name): name for name in image.topics}
+        # The names that this request creates, by their collision keys.
+        self._created: dict[str, str] = {}
         self._partition_count = 0
 
     def create(self, topic: NewTopic) -> TopicCreated:
@@ -125,7 +126,7 @@ class _Creator:
             properties=properties,
         )
         self._partition_count += len(replicas)
-        self._collisions[collision_key(topic.name)] = topic.name
+        self._created[collision_key(topic.name)] = topic.name
         return record
 
     def _check_name(self, name: str) -> None:
@@ -138,7 +139,8 @@ class _Creator:
         fault = topic_name_fault(name)
         if fault is not None:
             raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-        other = self._collisions.get(collision_key(name))
+        key = collision_key(name)
+        other = self._image.names_by_collision.get(key) or self._created.get(key)
         if other is not None:
             raise Refusal(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from strandline.broker.cluster.metadata.image import MetadataImage, replay
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.log_format import (
     NO_ENTRY_CHECKSUM,
     cluster_id_of,
@@ -224,10 +224,11 @@ def read_entries(store: ObjectStore, start: Loaded) -> Loaded:
 
     Reads them by name: a listing may lag, and only shows whether an entry in between is missing.
     """
-    entries = list(_entries_after(store, start))
-    head_checksum = entries[-1][1] if entries else start.head_checksum
-    image = replay(start.image, (records for records, _ in entries))
-    return Loaded(image, head_checksum, start.snapshot_version)
+    delta, head_checksum = MetadataDelta(start.image), start.head_checksum
+    for records, checksum in _entries_after(store, start):
+        delta.replay(records)
+        head_checksum = checksum
+    return Loaded(delta.image(), head_checksum, start.snapshot_version)
 
 
 def _entries_after(

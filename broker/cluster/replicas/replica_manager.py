@@ -22,7 +22,12 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.broker.cluster.metadata.image import MetadataImage, PartitionImage, TopicImage
+from strandline.broker.cluster.metadata.image import (
+    MetadataDelta,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from strandline.broker.cluster.metadata.tiers import LocalTier
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
@@ -64,8 +69,7 @@ class ReplicaManager:
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[TopicId, dict[int, Partition]] = {}
         self._configs: dict[TopicId, LogConfig] = {}
-        # The last image and its defaults: topics that did not change since are skipped.
-        self._followed: Mapping[TopicId, TopicImage] = {}
+        # The defaults that all topics have.
         self._followed_defaults: Mapping[str, str] = {}
         self._traffic: dict[TopicId, TopicTraffic] = {}
         # Traffic of deleted topics, kept so that totals never decrease.
@@ -163,33 +167,29 @@ class ReplicaManager:
                 if local is not None:
                     self._serve(topic, partition, local, is_new=False)
 
-    async def follow(self, image: MetadataImage) -> None:
+    async def follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Brings folders, tables and tiers in line with `image`.
 
         The first call is start-up's. A folder that is missing then belonged to a partition that may
         have an archive, so it must not be taken for a new one and begin at offset 0 again.
         """
-        for topic_id in tuple(self._by_id):
-            if topic_id not in image.topics_by_id:
-                await self._remove_topic(topic_id)
-        for topic_name in self._logged_uncreated.keys() - image.topics.keys():
-            del self._logged_uncreated[topic_name]
-        for unserved in (self._offline, self._uncreated):
-            unserved -= {key for key in unserved if key.topic not in image.topics}
-        if self._followed_defaults != (defaults := self._topic_defaults()):
-            self._followed, self._followed_defaults = {}, defaults
-        for topic in image.topics.values():
-            is_known = self._followed.get(topic.topic_id) is topic
-            if not is_known or topic.name in self._logged_uncreated:
-                await self._follow_topic(topic)
-                # A changed default concerns all topics, and so does a folder that comes back.
-                await asyncio.sleep(0)
-        self._followed = image.topics_by_id
+        for topic in delta.topics.gone():
+            await self._remove_topic(topic)
+        defaults = self._topic_defaults()
+        changed = delta.topics.changed()
+        if self._followed_defaults != defaults:
+            changed = list(image.topics.values())
+        waiting = (image.topics[name] for name in self._logged_uncreated)
+        for topic in {topic.topic_id: topic for topic in (*changed, *waiting)}.values():
+            await self._follow_topic(topic)
+            # A changed default concerns all topics, and so does a folder that comes back.
+            await asyncio.sleep(0)
+        self._followed_defaults = defaults
         self._unserved_names = {
             image.topics[key.topic].topic_id: key.topic for key in self._offline | self._uncreated
         }
         self._is_starting = False
-        self._tiers.follow(image)
+        self._tiers.follow(delta)
 
     async def _follow_topic(self, topic: TopicImage) -> None:
         config = self.config_of(topic)
@@ -308,11 +308,14 @@ class ReplicaManager:
         self._by_name.setdefault(topic.name, {})[partition.partition] = served
         self._by_id.setdefault(topic.topic_id, {})[partition.partition] = served
 
-    async def _remove_topic(self, topic_id: TopicId) -> None:
+    async def _remove_topic(self, topic: TopicImage) -> None:
         loop = asyncio.get_running_loop()
-        self._configs.pop(topic_id, None)
-        self._departed.add(self._traffic.pop(topic_id, TopicTraffic()))
-        gone = tuple(self._by_id.pop(topic_id).values())
+        self._logged_uncreated.pop(topic.name, None)
+        for unserved in (self._offline, self._uncreated):
+            unserved -= {key for key in unserved if key.topic == topic.name}
+        self._configs.pop(topic.topic_id, None)
+        self._departed.add(self._traffic.pop(topic.topic_id, TopicTraffic()))
+        gone = tuple(self._by_id.pop(topic.topic_id, {}).values())
         # All at once, whatever happens to their folders: a deleted partition takes no writes.
         for served in gone:
             del self._partitions[served.topic_partition]

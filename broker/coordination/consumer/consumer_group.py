@@ -273,12 +273,8 @@ class ConsumerGroup:
 
     def _has_other_topics(self, image: MetadataImage) -> bool:
         searched = self._searched
-        if image is searched:
-            return False
-        if searched is not None and image.topics.keys() == searched.topics.keys():
-            self._searched = image
-            return False
-        return True
+        # Images share the names until a topic is created or deleted.
+        return searched is None or image.names_by_collision is not searched.names_by_collision
 
     def end_search(self) -> None:
         self._is_searching = False

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
-from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.classic.group import Group
@@ -85,7 +85,7 @@ from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.tasks import wait_within
-from strandline.storage.model import TimestampMs, TopicId, TopicPartition
+from strandline.storage.model import TimestampMs, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -161,9 +161,6 @@ class GroupCoordinator:
             on_found=self._wake.set,
             formerly=former_partition,
         )
-        # The id of the topic that the slots belong to.
-        self._topic_id: TopicId | None = None
-        self._seen: MetadataImage | None = None
         self._waiting = ParkedRequests()
         self._consumers = ConsumerCoordinator(self, reads)
         self._alarms = GroupDeadlines()
@@ -363,7 +360,6 @@ class GroupCoordinator:
 
         Not while it is loaded: a loading shard would miss what is appended behind its end.
         """
-        self._catch_up()
         slot = self._slots.at(partition.partition)
         return slot is not None and slot.is_loaded
 
@@ -431,7 +427,6 @@ class GroupCoordinator:
 
     def groups(self) -> list[Group | ConsumerGroup]:
         """Returns all groups of this coordinator. Raises CoordinatorFault while it loads."""
-        self._catch_up()
         slots = self._slots.all()
         for slot in slots:
             if not slot.is_loaded:
@@ -464,7 +459,6 @@ class GroupCoordinator:
 
     def _slot_with(self, group_id: str) -> GroupSlot | None:
         """Returns the loaded slot of a group, None without the topic. Raises CoordinatorFault."""
-        self._catch_up()
         return self._slots.of(group_id)
 
     async def _slot_for_writing(self, group_id: str) -> GroupSlot:
@@ -484,21 +478,11 @@ class GroupCoordinator:
 
     # --- following the metadata --------------------------------------------------------------
 
-    def _catch_up(self) -> None:
-        """Deletes the offsets of topics that were deleted since the last call."""
-        image, seen = self._metadata.image, self._seen
-        if image is seen:
-            return
-        self._seen = image
-        topic = image.topics.get(OFFSETS_TOPIC)
-        topic_id = None if topic is None else topic.topic_id
-        if topic_id != self._topic_id:
-            self._topic_id = topic_id
+    def follow(self, delta: MetadataDelta, _image: MetadataImage) -> None:
+        """Deletes the offsets of deleted topics, or all groups with their own topic."""
+        gone = {topic.name for topic in delta.topics.gone()}
+        if OFFSETS_TOPIC in gone:
             self._drop_slots()
-        if seen is None:
-            return
-        before, after = seen.topics_by_id, image.topics_by_id
-        gone = {topic.name for known_id, topic in before.items() if known_id not in after}
         if gone:
             self._forgetting.follow(gone, self.now())
 
@@ -513,7 +497,6 @@ class GroupCoordinator:
     async def run(self) -> None:
         """Loads unloaded partitions and handles all deadlines; never returns."""
         while True:
-            self._catch_up()
             self._ring_alarms()
             slot = self._slots.next_to_load()
             if slot is not None:

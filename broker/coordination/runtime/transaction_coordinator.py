@@ -55,6 +55,7 @@ from itertools import islice
 
 from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
 from strandline.broker.cluster.metadata.features import TRANSACTION_VERSION
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
@@ -91,7 +92,7 @@ from strandline.storage.crash_points import (
 )
 from strandline.storage.errors import MessageTooLarge, RecordsRejected, StorageError
 from strandline.storage.local.log.log import AppendOrigin
-from strandline.storage.model import Offset, TimestampMs, TopicId, TopicPartition
+from strandline.storage.model import Offset, TimestampMs, TopicPartition
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.batch.marker import MarkerType
 
@@ -212,8 +213,6 @@ class TransactionCoordinator:
             on_found=self._wake.set,
             content="transactions",
         )
-        # The id of the topic that the slots belong to.
-        self._topic_id: TopicId | None = None
         # By transactional id; the first are those that `run` tries next.
         self._ending: OrderedDict[str, _EndingTransaction] = OrderedDict()
         # What an unclean stop left open in partitions, until step 5 is done with it.
@@ -417,7 +416,6 @@ class TransactionCoordinator:
 
     def transactions(self) -> Iterator[Transaction]:
         """Returns all transactional ids. Raises CoordinatorFault while they are loaded."""
-        self._catch_up()
         slots = self._slots.all()
         if not all(slot.is_loaded for slot in slots):
             raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -506,15 +504,11 @@ class TransactionCoordinator:
 
     def _slot_of(self, transactional_id: str) -> _Slot | None:
         """Returns the loaded slot of an id, None without the topic. Raises CoordinatorFault."""
-        self._catch_up()
         return self._slots.of(transactional_id)
 
-    def _catch_up(self) -> None:
-        """Drops the slots of a topic that was deleted or replaced."""
-        topic = self._slots.topic()
-        topic_id = None if topic is None else topic.topic_id
-        if topic_id != self._topic_id:
-            self._topic_id = topic_id
+    def follow(self, delta: MetadataDelta, _image: MetadataImage) -> None:
+        """Drops all transactions with their topic."""
+        if any(topic.name == TRANSACTION_TOPIC for topic in delta.topics.gone()):
             self._slots.drop()
             self._ending.clear()
             self._may_be_old.clear()
@@ -728,7 +722,6 @@ class TransactionCoordinator:
     async def run(self) -> None:
         """Loads unloaded partitions, ends what is ending, and follows the time; never returns."""
         while True:
-            self._catch_up()
             slot = self._slots.next_to_load()
             if slot is not None:
                 await self._slots.load(slot, self._now, self._loaded)

@@ -16,14 +16,14 @@ from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import Offset
 from strandline.storage.tiering.log.unified_log import UnifiedLog
-from tests.unit.broker.cluster.controlled import with_topic
+from tests.unit.broker.cluster.controlled import since_nothing, with_topic
 from tests.unit.storage.local.builders import PARTITION, TOPIC_ID
 
 
 async def serving(dirs: LogDirs, disk: Executor, *, partitions: int) -> ReplicaManager:
     """Follows an image with a topic `t` of so many partitions, local alone."""
     replicas = await serving_nothing(dirs, disk)
-    await replicas.follow(with_topic("t", partitions=partitions))
+    await replicas.follow(*since_nothing(with_topic("t", partitions=partitions)))
     return replicas
 
 
@@ -36,7 +36,7 @@ async def serving_nothing(dirs: LogDirs, disk: Executor) -> ReplicaManager:
         disk=disk,
         syncs=disk,
     )
-    await replicas.follow(MetadataImage())
+    await replicas.follow(*since_nothing(MetadataImage()))
     return replicas
 
 

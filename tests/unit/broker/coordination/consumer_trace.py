@@ -20,7 +20,7 @@ import itertools
 import uuid
 from dataclasses import dataclass, field
 
-from strandline.broker.cluster.metadata.image import MetadataImage, replay
+from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import (
     ClusterCreated,
     PartitionsAdded,
@@ -112,7 +112,7 @@ class ConsumerTrace(TraceLines):
         self._elapsed_ms = 0
         self._ids = itertools.count(1)
         self.rules = rules or ConsumerRules()
-        self.image = replay(MetadataImage(), [[ClusterCreated(cluster_id="c")]])
+        self.image = MetadataImage().apply(ClusterCreated(cluster_id="c"))
         for text in topics.split():
             name, _, count = text.partition(":")
             self.create(name, int(count))

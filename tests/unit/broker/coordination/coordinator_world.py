@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import pytest
 
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
-from strandline.broker.cluster.metadata.image import MetadataImage, replay
-from strandline.broker.cluster.metadata.records import ClusterCreated, TopicCreated
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
+from strandline.broker.cluster.metadata.records import ClusterCreated, MetadataRecord, TopicCreated
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, GroupRules
 from strandline.broker.coordination.model.consumer_messages import ConsumerRules
 from strandline.broker.coordination.model.group_config import GroupConfig
@@ -96,14 +96,11 @@ class World:
     """Metadata, partitions and a clock that outlive the coordinators of a test."""
 
     image: MetadataImage = field(
-        default_factory=lambda: replay(
-            MetadataImage(),
+        default_factory=lambda: MetadataImage().apply_entry(
             [
-                [
-                    ClusterCreated(cluster_id="c"),
-                    TopicCreated(topic="t", topic_id=TOPIC_ID, replicas=((1,),), properties={}),
-                ]
-            ],
+                ClusterCreated(cluster_id="c"),
+                TopicCreated(topic="t", topic_id=TOPIC_ID, replicas=((1,),), properties={}),
+            ]
         )
     )
     partitions: dict[int, MemoryPartition] = field(
@@ -116,6 +113,13 @@ class World:
         decision = decide(self.image)
         self.image = self.image.apply_entry(decision.records)
         return decision
+
+    def publish(self, coordinator: GroupCoordinator, record: MetadataRecord) -> None:
+        """Changes the metadata, which that coordinator follows."""
+        delta = MetadataDelta(self.image)
+        delta.replay([record])
+        self.image = delta.image()
+        coordinator.follow(delta, self.image)
 
     def partition(self, topic: str, index: int) -> MemoryPartition | None:
         return self.partitions.get(index) if topic in self.image.topics else None

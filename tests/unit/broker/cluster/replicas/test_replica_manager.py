@@ -19,7 +19,7 @@ from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.model import TopicId
-from tests.unit.broker.cluster.controlled import with_topic
+from tests.unit.broker.cluster.controlled import since, since_nothing, with_topic
 from tests.unit.broker.cluster.served import serving, serving_nothing
 from tests.unit.storage.local.log_folders import open_dirs
 
@@ -36,7 +36,7 @@ def test_a_deleted_topic_is_served_by_no_partition_although_a_folder_cannot_be_r
             replicas = await serving(dirs, disk, partitions=3)
             assert len(replicas.partitions()) == 3
             shutil.rmtree(tmp_path / "t-0")
-            await replicas.follow(MetadataImage())
+            await replicas.follow(*since(with_topic("t", partitions=3), MetadataImage()))
             assert replicas.partitions() == ()
             assert [replicas.partition("t", index) for index in range(3)] == [None] * 3
 
@@ -66,25 +66,25 @@ def test_a_change_of_one_topic_looks_at_that_topic_alone(tmp_path: Path) -> None
                 disk=disk,
                 syncs=disk,
             )
-            image = with_topic("a", partitions=1)
-            await replicas.follow(image)
+            first = with_topic("a", partitions=1)
+            await replicas.follow(*since_nothing(first))
             asked.clear()
-            image = image.apply(
+            second = first.apply(
                 TopicCreated(topic="b", topic_id=B, replicas=((1,),), properties={})
             )
-            await replicas.follow(image)
+            await replicas.follow(*since(first, second))
             assert asked == ["b"]
-            image = image.apply(TopicConfigsSet(topic_id=B, properties={"retention.ms": "7"}))
-            await replicas.follow(image)
+            image = second.apply(TopicConfigsSet(topic_id=B, properties={"retention.ms": "7"}))
+            await replicas.follow(*since(second, image))
             assert asked == ["b", "b"]
             # What one topic does not say for itself, it has from the broker.
             defaults["retention.bytes"] = "9"
-            await replicas.follow(image)
+            await replicas.follow(*since(image, image))
             assert asked == ["b", "b", "a", "b"]
             assert [one.log.config.retention_bytes for one in replicas.partitions()] == [9, 9]
             # Others have turns of the loop between two topics.
             defaults["retention.bytes"] = "10"
-            following = asyncio.create_task(replicas.follow(image))
+            following = asyncio.create_task(replicas.follow(*since(image, image)))
             while not following.done():
                 asked_before = len(asked)
                 await asyncio.sleep(0)
@@ -105,7 +105,7 @@ def test_a_topic_that_is_deleted_while_its_log_comes_back_leaves_nothing(tmp_pat
             stopped.on_failure(DiskError("input/output error"))
             revived = dirs.revive()
             assert len(revived) == 2
-            await replicas.follow(MetadataImage())
+            await replicas.follow(*since(with_topic("t", partitions=2), MetadataImage()))
             replicas.replace_logs(revived)
             assert replicas.partitions() == ()
             assert all(pair.new.failure is not None for pair in revived)
@@ -122,7 +122,7 @@ def test_partitions_that_there_was_too_little_for_are_created_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
     """Half of their folders would be in the way of every later attempt."""
-    dirs = open_dirs(tmp_path)
+    dirs, image = open_dirs(tmp_path), with_topic("t", partitions=5)
     start, write_topic_id, left = threading.Thread.start, checkpoint.write_topic_id, 2
 
     def take(_: object) -> None:
@@ -147,9 +147,10 @@ def test_partitions_that_there_was_too_little_for_are_created_later(
                     patch.setattr(threading.Thread, "start", start_if_there_is_one)
                 else:
                     patch.setattr(checkpoint, "write_topic_id", write_if_there_is_memory)
-                await replicas.follow(with_topic("t", partitions=5))
+                await replicas.follow(*since_nothing(image))
             assert left < 0
-            await replicas.follow(with_topic("t", partitions=5))
+            # With whatever changes next.
+            await replicas.follow(*since(image, image))
             assert len(replicas.partitions()) == 5
             assert not replicas.has_uncreated
 

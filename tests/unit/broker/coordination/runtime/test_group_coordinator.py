@@ -143,7 +143,7 @@ def test_the_offsets_of_a_deleted_topic_are_forgotten_before_the_next_commit() -
     async def scenario(world: World) -> None:
         coordinator = world.coordinator()
         await coordinator.commit("g", commit_request())
-        world.image = world.image.apply(TopicDeleted(topic_id=TOPIC_ID))
+        world.publish(coordinator, TopicDeleted(topic_id=TOPIC_ID))
         assert offset_in(coordinator, "g") is None
 
     play(scenario)
@@ -154,7 +154,7 @@ def test_offsets_of_a_deleted_topic_go_with_the_next_check_if_they_cannot_go_at_
         async with Running(world) as coordinator:
             await coordinator.commit("g", commit_request())
             world.fail(DiskError("full"))
-            world.image = world.image.apply(TopicDeleted(topic_id=TOPIC_ID))
+            world.publish(coordinator, TopicDeleted(topic_id=TOPIC_ID))
             assert offset_in(coordinator, "g") == 5
             world.fail(None)
             world.clock.advance_ms(60_000)
@@ -180,18 +180,17 @@ def test_the_offsets_of_a_topic_that_was_deleted_while_its_groups_load_are_forgo
         restarted = world.coordinator()
         assert fault_of(lambda: restarted.offsets_of("g")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if not is_dead:
-            world.image = world.image.apply(TopicDeleted(topic_id=TOPIC_ID))
+            world.publish(restarted, TopicDeleted(topic_id=TOPIC_ID))
             assert fault_of(restarted.groups) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if is_made_again:
             (topic,) = [t for t in before.topics.values() if t.topic_id == TOPIC_ID]
-            world.image = world.image.apply(
-                TopicCreated(
-                    topic=topic.name,
-                    topic_id=uuid4(),
-                    replicas=tuple(p.replicas for p in topic.partitions),
-                    properties={},
-                )
+            again = TopicCreated(
+                topic=topic.name,
+                topic_id=uuid4(),
+                replicas=tuple(p.replicas for p in topic.partitions),
+                properties={},
             )
+            world.publish(restarted, again)
         running = asyncio.create_task(restarted.run())
         await until_loaded(restarted)
         assert offset_in(restarted, "g") is None

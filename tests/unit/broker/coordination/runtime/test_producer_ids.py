@@ -5,15 +5,10 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.coordination.runtime.producer_ids import ProducerIds
 from tests.support.memory_store import MemoryStore
 from tests.unit.broker.cluster.metadata_rig import opened
-
-
-class Follower:
-    async def follow(self, image: MetadataImage) -> None: ...
 
 
 def test_producers_that_begin_at_the_same_time_share_one_change_of_the_metadata() -> None:
@@ -22,7 +17,7 @@ def test_producers_that_begin_at_the_same_time_share_one_change_of_the_metadata(
     async def begin() -> None:
         log = opened(MemoryStore())
         with ThreadPoolExecutor(1) as executor:
-            metadata = Metadata(log.image, log, follower=Follower(), executor=executor)
+            metadata = Metadata(log.image, log, executor=executor)
             ids = ProducerIds(metadata)
             version_before = metadata.image.version
             taken = await asyncio.gather(*(ids.take() for _ in range(1500)))
