@@ -60,6 +60,7 @@ from strandline.broker.server.folder_marks import (
 )
 from strandline.broker.server.late_transactions import LateTransactions
 from strandline.broker.server.process import GarbageCollector, notify_manager, print_or_log
+from strandline.broker.server.registration import new_registration
 from strandline.broker.server.sasl import ConnectionHandlers, check_sasl
 from strandline.broker.server.workers import Workers
 from strandline.broker.telemetry.collector import metrics_page
@@ -172,7 +173,8 @@ class Broker:
             metadata,
             partial(load_metadata, self._metadata_log, config, self._log_dirs, self._store),
         )  # 3
-        started = controller.start_broker(config.node_id)
+        process = new_registration(config, self._log_dirs)
+        started = controller.register_broker(self._metadata_log.image, process)
         await self._in(metadata, partial(self._metadata_log.append, started.records))  # 4
         image = self._metadata_log.image
         if self._store is None:
@@ -221,7 +223,6 @@ class Broker:
             config.groups,
             self._metadata,
             self._replicas,
-            node_id=config.node_id,
             topic_defaults=self._running.current.topics,
             clock=clock,
             reads=self._workers.lookups,
@@ -321,9 +322,9 @@ class Broker:
     def _make_tiers(self) -> LocalTier:
         starts, lookups = self._log_dirs.log_start_offsets, self._workers.lookups
         if self._store is None:
-            return LocalTier(starts, lookups=lookups, on_purged=self._purges.add)
+            return LocalTier(starts, lookups=lookups)
         self._remote = self._make_remote(self._store, self._config.tiering)
-        return BothTiers(self._remote.manager, starts, lookups=lookups, on_purged=self._purges.add)
+        return BothTiers(self._remote.manager, starts, lookups=lookups)
 
     def _make_remote(self, store: ObjectStore, tiering: TieringConfig) -> RemoteTier:
         from strandline.broker.server.remote_tier import RemoteTier

@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
+from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.replicas.read_only_replica import (
     FollowedLog,
@@ -39,6 +40,7 @@ from strandline.broker.server.app import (
     open_archive,
 )
 from strandline.broker.server.folder_marks import REPLICA_MARK, WrongFolder
+from strandline.broker.server.registration import new_registration
 from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.errors import InvalidConfig, StorageError
@@ -95,6 +97,9 @@ class ReplicaBroker(Broker):
         await self._in(self._workers.changes, self._changes.poll)  # 3
         await self._in(self._workers.metadata, origin.refresh)  # 4
         await self._in(self._workers.metadata, self._metadata_log.load)
+        process = new_registration(config, self._log_dirs)
+        started = controller.register_broker(self._metadata_log.image, process)
+        await self._in(self._workers.metadata, partial(self._metadata_log.append, started.records))
         self._remote = self._make_remote(
             store,
             replace(

@@ -134,14 +134,14 @@ def _scram(metadata: Metadata, mechanism: str) -> Exchange:
 
 def _credential(metadata: Metadata, mechanism: str, user: str) -> ScramCredential:
     known = metadata.image.scram_credentials
-    text = known.get(user, {}).get(mechanism)
-    if text is not None:
-        return ScramCredential.parse(text)
+    credential = known.get(user, {}).get(mechanism)
+    if credential is not None:
+        return credential
     # The first user's key is the secret: it outlives a restart, and only that user could derive it.
     first = min((name for name, own in known.items() if mechanism in own), default=None)
     if first is None:
         return mimic_credential(user, None, _SECRET_WITHOUT_USERS)
-    like = ScramCredential.parse(known[first][mechanism])
+    like = known[first][mechanism]
     return mimic_credential(user, like, like.server_key)
 
 

@@ -103,7 +103,7 @@ class Metadata:
         """Bumps the epochs of all that the node leads: it reuses offsets, which readers must notice
         (KIP-320). Creates missing folders. Raises as `change`.
         """
-        await self.change(lambda _: controller.start_broker(node_id))
+        await self.change(lambda image: controller.raise_leader_epochs(image, node_id))
 
     async def _refresh(self) -> None:
         loop = asyncio.get_running_loop()

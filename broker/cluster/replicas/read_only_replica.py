@@ -13,7 +13,7 @@ changes to groups only: others are refused with POLICY_VIOLATION, which no clien
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import fields, replace
 from typing import Any
@@ -27,13 +27,19 @@ from strandline.broker.cluster.metadata.image import (
 )
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.cluster.metadata.records import MetadataRecord, NodeId, TopicCreated
+from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.cluster.metadata.tiers import LocalTier, describe, is_tiered
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
+from strandline.broker.protocol.formats.metadata_records import (
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    TopicRecord,
+)
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import ReadOnlyReplica, StorageError
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
-from strandline.storage.model import Offset, TopicPartition
+from strandline.storage.model import Offset, TopicId, TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.manager.manager import TieringManager
 
@@ -80,7 +86,7 @@ class FollowedTiers(LocalTier):
         log_starts: Mapping[TopicPartition, Offset],
         lookups: Executor,
     ) -> None:
-        super().__init__(log_starts, lookups=lookups, on_purged=lambda _: None)
+        super().__init__(log_starts, lookups=lookups)
         self._manager = manager
 
     def join(
@@ -132,7 +138,7 @@ class FollowingMetadata(Metadata):
             decision = decide(self._image)
             if not decision.records:
                 return decision
-            if not all(_is_internal(record) for record in decision.records):
+            if not _create_internal_topics(decision.records):
                 return _refused(decision)
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._executor, self._own.append, decision.records)
@@ -166,6 +172,7 @@ class FollowingMetadata(Metadata):
         merged = MetadataDelta(self._image)
         merged.version, merged.cluster_id = origin.version, origin.cluster_id
         merged.feature_levels = origin.feature_levels
+        merged.brokers = own.brokers
         merged.broker_properties = own.broker_properties
         merged.client_quotas = own.client_quotas
         merged.group_properties = own.group_properties
@@ -192,8 +199,20 @@ def led_by(topic: TopicImage, node_id: NodeId) -> TopicImage:
     return replace(topic, partitions=tuple(partitions))
 
 
-def _is_internal(record: MetadataRecord) -> bool:
-    return isinstance(record, TopicCreated) and record.topic in INTERNAL_TOPICS
+def _create_internal_topics(records: Iterable[MetadataRecord]) -> bool:
+    """Whether the records create internal topics, and do nothing else."""
+    names: dict[TopicId, str] = {}
+    for record in records:
+        match record:
+            case TopicRecord() if record.name in INTERNAL_TOPICS:
+                names[record.topic_id] = record.name
+            case PartitionRecord() if record.topic_id in names:
+                pass
+            case ConfigRecord() if record.resource_name in names.values():
+                pass
+            case _:
+                return False
+    return True
 
 
 def _refused(decision: Decision[ResultT]) -> Decision[ResultT]:

@@ -15,8 +15,9 @@ from strandline.broker.cluster.metadata.metadata import Metadata
 class ProducerIds:
     """Owner of the current block of producer ids. Used on the event loop only."""
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: Metadata, node_id: int) -> None:
         self._metadata = metadata
+        self._node_id = node_id
         self._next = 0
         self._block_end = 0
 
@@ -34,4 +35,4 @@ class ProducerIds:
         """Allocates a block, unless another request did so while this one waited for its turn."""
         if self._next < self._block_end:
             return Decision(records=(), results=())
-        return controller.allocate_producer_ids(image)
+        return controller.allocate_producer_ids(image, self._node_id)

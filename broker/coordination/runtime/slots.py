@@ -111,7 +111,6 @@ class Slots(Generic[S]):
         metadata: Metadata,
         replicas: ReplicaManager,
         *,
-        node_id: int,
         topic_defaults: TopicDefaults,
         clock: Clock,
         reads: Executor,
@@ -131,7 +130,6 @@ class Slots(Generic[S]):
         self._content = content
         self._metadata = metadata
         self._replicas = replicas
-        self._node_id = node_id
         self._topic_defaults = topic_defaults
         self._clock = clock
         self._reads = reads
@@ -224,7 +222,6 @@ class Slots(Generic[S]):
                 lambda image: controller.create_topics(
                     image,
                     [self._topic],
-                    node_ids=(self._node_id,),
                     defaults=self._topic_defaults,
                 )
             )

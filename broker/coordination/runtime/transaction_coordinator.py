@@ -189,7 +189,7 @@ class TransactionCoordinator:
         self._markers = markers
         self._clock = clock
         self._believed_ms = believed_ms or clock.now_ms
-        self.producer_ids = ProducerIds(metadata)
+        self.producer_ids = ProducerIds(metadata, node_id)
         self._wake = asyncio.Event()
         self._slots = Slots(
             NewTopic(
@@ -206,7 +206,6 @@ class TransactionCoordinator:
             decode_records,
             metadata,
             replicas,
-            node_id=node_id,
             topic_defaults=topic_defaults,
             clock=clock,
             reads=reads,

@@ -44,7 +44,7 @@ from strandline.broker.cluster.metadata.controller_messages import (
     TopicResult,
 )
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
-from strandline.broker.cluster.metadata.records import BrokerConfigsSet, GroupConfigsSet
+from strandline.broker.cluster.metadata.records import ALL_BROKERS, config_records
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
 from strandline.broker.config.group_configs import GROUP_CONFIGS, GROUPS_MAX, check_group_change
 from strandline.broker.config.running_config import check_broker_change
@@ -56,6 +56,7 @@ from strandline.broker.handlers.admin.logger_configs import (
 )
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.formats.metadata_records import MetadataRecord, ResourceType
 from strandline.broker.protocol.messages.alter_configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -208,10 +209,8 @@ class AlterConfigsHandlers:
         make = self._group_change if key[0] == ConfigResourceType.GROUP else self._broker_change
 
         def decide_one(image: MetadataImage) -> Decision[None]:
-            record = make(image, key, alteration)
-            if record is None or intent is Intent.VALIDATE:
-                return Decision(records=(), results=())
-            return Decision(records=(record,), results=())
+            records = make(image, key, alteration)
+            return Decision(records=tuple(records) if intent is Intent.APPLY else (), results=())
 
         try:
             await self._metadata.change(decide_one)
@@ -223,18 +222,17 @@ class AlterConfigsHandlers:
 
     def _broker_change(
         self, image: MetadataImage, key: Key, alteration: Alteration
-    ) -> BrokerConfigsSet | None:
+    ) -> list[MetadataRecord]:
         node_id = self._broker_of(key)
         present = image.broker_properties.get(node_id, {})
         wanted = alteration(present)
         check_broker_change(self._services.running.static, image, node_id, wanted)
-        if wanted == dict(present):
-            return None
-        return BrokerConfigsSet(node_id=node_id, properties=wanted)
+        name = ALL_BROKERS if node_id is None else str(node_id)
+        return config_records(ResourceType.BROKER, name, present, wanted)
 
     def _group_change(
         self, image: MetadataImage, key: Key, alteration: Alteration
-    ) -> GroupConfigsSet | None:
+    ) -> list[MetadataRecord]:
         _, group_id = key
         present = image.group_properties.get(group_id, {})
         wanted = alteration(present)
@@ -243,9 +241,7 @@ class AlterConfigsHandlers:
             raise Refusal(
                 ErrorCode.POLICY_VIOLATION, f"more than {GROUPS_MAX} groups with properties"
             )
-        if wanted == dict(present):
-            return None
-        return GroupConfigsSet(group_id=group_id, properties=wanted)
+        return config_records(ResourceType.GROUP, group_id, present, wanted)
 
     async def _alter_topics(
         self, wanted: Mapping[str, Alteration], intent: Intent

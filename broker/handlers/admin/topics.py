@@ -70,7 +70,6 @@ class TopicHandlers:
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
         self._services = services
-        self._node_ids = (services.config.node_id,)
 
     async def create_topics(
         self, request: CreateTopicsRequest, context: RequestContext
@@ -88,7 +87,6 @@ class TopicHandlers:
             lambda image: controller.create_topics(
                 image,
                 topics,
-                node_ids=self._node_ids,
                 defaults=self._services.topic_defaults,
                 intent=_intent(request.validate_only),
             ),
@@ -182,7 +180,6 @@ class TopicHandlers:
             lambda image: controller.create_partitions(
                 image,
                 topics,
-                node_ids=self._node_ids,
                 intent=_intent(request.validate_only),
             ),
             (topic.name for topic in topics),

@@ -48,6 +48,10 @@ MIGRATING_DIRECTORY: Final = uuid.UUID(int=2)
 _FRAME_VERSION: Final = 1
 
 
+class UnknownRecord(MalformedRequest):
+    """A type or a version of records that only a later Kafka has."""
+
+
 class ResourceType(IntEnum):
     """What a ConfigRecord is about (ConfigResource.Type)."""
 
@@ -421,9 +425,9 @@ def record_from_json(value: Mapping[str, Json]) -> MetadataRecord:
 
 def _known(kind: _Kind | None, what: str, version: int) -> _Kind:
     if kind is None:
-        raise MalformedRequest(f"a metadata record of unknown type {what}")
+        raise UnknownRecord(f"metadata record of unknown type {what}")
     if not 0 <= version <= kind.newest:
-        raise MalformedRequest(f"a {kind.name} of version {version}, we know 0 to {kind.newest}")
+        raise UnknownRecord(f"{kind.name} of version {version}, we know 0 to {kind.newest}")
     return kind
 
 

@@ -31,7 +31,7 @@ async def serving_nothing(dirs: LogDirs, disk: Executor) -> ReplicaManager:
     """After its start, without a topic."""
     replicas = ReplicaManager(
         dirs,
-        LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
+        LocalTier({}, lookups=disk),
         topic_defaults=dict,
         disk=disk,
         syncs=disk,

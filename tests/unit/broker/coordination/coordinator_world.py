@@ -12,14 +12,16 @@ from typing import Any, TypeVar
 import pytest
 
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
+from strandline.broker.cluster.metadata.features import first_levels
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
-from strandline.broker.cluster.metadata.records import ClusterCreated, MetadataRecord, TopicCreated
+from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, GroupRules
 from strandline.broker.coordination.model.consumer_messages import ConsumerRules
 from strandline.broker.coordination.model.group_config import GroupConfig
 from strandline.broker.coordination.model.offset_messages import CommitRequest, OffsetToCommit
 from strandline.broker.coordination.runtime import group_coordinator
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
+from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.concurrency.resizable_pool import ResizablePool
@@ -28,6 +30,7 @@ from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch.batch import read_header, stamp
 from tests.support.manual_clock import ManualClock
+from tests.unit.broker.cluster.controlled import registered
 
 TOPIC_ID = uuid.UUID(int=7)
 CONFIG = GroupConfig(
@@ -97,10 +100,7 @@ class World:
 
     image: MetadataImage = field(
         default_factory=lambda: MetadataImage().apply_entry(
-            [
-                ClusterCreated(cluster_id="c"),
-                TopicCreated(topic="t", topic_id=TOPIC_ID, replicas=((1,),), properties={}),
-            ]
+            [*first_levels(), registered(), *topic_records("t", TOPIC_ID, ((1,),), {})]
         )
     )
     partitions: dict[int, MemoryPartition] = field(
@@ -114,10 +114,10 @@ class World:
         self.image = self.image.apply_entry(decision.records)
         return decision
 
-    def publish(self, coordinator: GroupCoordinator, record: MetadataRecord) -> None:
+    def publish(self, coordinator: GroupCoordinator, *records: MetadataRecord) -> None:
         """Changes the metadata, which that coordinator follows."""
         delta = MetadataDelta(self.image)
-        delta.replay([record])
+        delta.replay(records)
         self.image = delta.image()
         coordinator.follow(delta, self.image)
 
@@ -129,7 +129,6 @@ class World:
             replace(CONFIG, offsets_partition_count=len(self.partitions)),
             self,  # type: ignore[arg-type]  # a fake of what is used of it
             self,  # type: ignore[arg-type]  # likewise
-            node_id=1,
             topic_defaults=TopicDefaults(),
             clock=self.clock,
             reads=self.executor,

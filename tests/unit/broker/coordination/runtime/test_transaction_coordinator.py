@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
-from strandline.broker.cluster.metadata.records import TopicCreated
+from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.runtime import transaction_coordinator
 from strandline.broker.coordination.runtime.left_open import PARTITIONS_PER_TURN_MAX
@@ -370,9 +370,7 @@ def test_after_a_crash_the_ends_of_many_open_transactions_leave_turns_of_the_loo
     async def scenario(world: TransactionWorld) -> None:
         many = [TopicPartition("many", index) for index in range(3 * PARTITIONS_PER_TURN_MAX)]
         replicas = ((1,),) * len(many)
-        world.image = world.image.apply(
-            TopicCreated(topic="many", topic_id=uuid.uuid4(), replicas=replicas, properties={})
-        )
+        world.image = world.image.apply_entry(topic_records("many", uuid.uuid4(), replicas, {}))
         world.markers.left_open = [left_open(one, 1000, 0) for one in many]
         # Those that cannot be ended now do not stop the others.
         refused = many[: PARTITIONS_PER_TURN_MAX + 1]

@@ -23,20 +23,21 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
     IncrementalConfig,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from tests.unit.broker.cluster.controlled import with_brokers
 
 DEFAULTS = TopicDefaults(tiering_enabled=True)
 THROTTLED = "leader.replication.throttled.replicas"
 
 
 def image_with(name: str, properties: dict[str, str] | None = None) -> MetadataImage:
+    before = with_brokers(1)
     created = controller.create_topics(
-        MetadataImage(),
+        before,
         [NewTopic(name=name, partition_count=1, properties=dict(properties or {}))],
-        node_ids=(1,),
         defaults=DEFAULTS,
         new_topic_id=lambda: uuid.UUID(int=7),
     )
-    return MetadataImage().apply_entry(created.records)
+    return before.apply_entry(created.records)
 
 
 def altered(image: MetadataImage, name: str, to: dict[str, str]) -> Decision[TopicResult]:
