@@ -1,7 +1,7 @@
-"""Entries and snapshots of the metadata log as bytes; see `metadata_log.py` for what they mean.
+"""Objects of the metadata log as bytes; see `metadata_log.py` for what they mean.
 
-Both are JSON documents with format, version and checksum, whose `records` are Kafka's, in Kafka's
-JSON. Documents of before are read as well (old_records.py).
+All are JSON documents with format, version and checksum. The `records` of entries and snapshots
+are Kafka's, in Kafka's JSON; documents of before are read as well (old_records.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ from strandline.broker.protocol.formats.metadata_records import (
 from strandline.broker.protocol.schema.errors import MalformedRequest
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import Offset
-from strandline.storage.remote.keys import METADATA_SNAPSHOT_PREFIX, parse_metadata_key
+from strandline.storage.remote.keys import (
+    METADATA_BOUNDARY_KEY,
+    METADATA_SNAPSHOT_PREFIX,
+    parse_metadata_key,
+)
 from strandline.storage.remote.manifest.json_document import (
     Fields,
     Json,
@@ -36,6 +40,8 @@ from strandline.storage.system import crc32c
 
 ENTRY_FORMAT = "strandline-metadata-entry"
 SNAPSHOT_FORMAT = "strandline-metadata-snapshot"
+BOUNDARY_FORMAT = "strandline-metadata-boundary"
+BOUNDARY_VERSION = 1
 # The versions before have records of their own; version 4 of a snapshot has levels of features.
 VERSION = 2
 VERSIONS = range(1, 3)
@@ -163,6 +169,22 @@ def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
         delta.apply(_decode(fields.objects("records"), key))
         delta.next_offset = fields.count("offset")
     return Snapshot(image=delta.image(), head_checksum=fields.text("previous"), is_old=is_old)
+
+
+def encode_boundary(index: int) -> bytes:
+    """Encodes the boundary: entries up to `index` may be deleted."""
+    return encode_document(BOUNDARY_FORMAT, BOUNDARY_VERSION, {"index": index})
+
+
+def decode_boundary(content: bytes) -> int:
+    """Returns the index in a boundary. Raises CorruptFile or UnsupportedFormat."""
+    fields = decode_document(
+        content,
+        format_name=BOUNDARY_FORMAT,
+        versions=range(1, BOUNDARY_VERSION + 1),
+        source=METADATA_BOUNDARY_KEY,
+    )
+    return fields.count("index")
 
 
 def check_document(content: bytes, *, key: str) -> None:

@@ -9,6 +9,10 @@ If a mirror is damaged or has lost objects, a restore takes what precedes the da
 
 The next entry is 10 and names the existing 9 as its predecessor: no name is used twice, and a
 broker that has 6 and 7 on its disk detects that the log has a second writer.
+
+Pruning frees names, and a writer that was paused meanwhile could create one of them again. So
+`metadata/boundary` says which names may be free. It is raised before they are deleted, and only
+grows; what was created or read counts only if the boundary, read afterwards, lies below it.
 """
 
 from __future__ import annotations
@@ -23,19 +27,24 @@ from strandline.broker.cluster.metadata.log_format import (
     NO_ENTRY_CHECKSUM,
     Entry,
     cluster_id_of,
+    decode_boundary,
     decode_entry,
     decode_snapshot,
+    encode_boundary,
     entry_checksum,
 )
+from strandline.storage.crash_points import METADATA_AFTER_BOUNDARY, crash_point
 from strandline.storage.errors import (
     CorruptFile,
     ObjectCorrupt,
     ObjectNotFound,
+    PreconditionFailed,
     UnsupportedFormat,
 )
 from strandline.storage.remote.keys import (
     CLUSTER_KEY,
     GROUPS_PREFIX,
+    METADATA_BOUNDARY_KEY,
     METADATA_LOG_PREFIX,
     METADATA_PREFIX,
     METADATA_SNAPSHOT_PREFIX,
@@ -46,7 +55,12 @@ from strandline.storage.remote.keys import (
 )
 from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
-from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.object_store.interface import (
+    IfAbsent,
+    IfMatches,
+    ObjectStore,
+    PutCondition,
+)
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +70,13 @@ SNAPSHOTS_KEPT = 2
 ENTRIES_MAX = 10**12
 # More records than one entry has: a start has one for each partition.
 RECORDS_PER_ENTRY_MAX = 10**6
+# How often somebody else may prune while a history is read, or raise the boundary first: pruning
+# comes once in a snapshot interval.
+PRUNED_MEANWHILE_MAX = 3
+
+
+class NamesFreed(CorruptFile):
+    """Pruning may have freed the names of entries that were to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +98,13 @@ def read_history(store: ObjectStore, *, cluster_id: str) -> Loaded:
 
     Raises CorruptFile (damaged, missing, or another cluster's), UnsupportedFormat, or TierError.
     """
-    loaded = read_entries(store, _read_snapshot(store))
+    for attempt in range(1, PRUNED_MEANWHILE_MAX + 1):
+        try:
+            loaded = read_entries(store, _read_snapshot(store))
+            break
+        except NamesFreed:
+            if attempt == PRUNED_MEANWHILE_MAX:
+                raise
     _check_cluster(store, loaded.image, cluster_id)
     return loaded
 
@@ -134,6 +161,7 @@ def salvage_history(store: ObjectStore, *, cluster_id: str) -> SalvagedMetadata:
     entry = loaded.image.version
     if damage:
         newest = max(indexes(store, METADATA_PREFIX), default=0)
+        newest = max(newest, _freed_through_if_readable(store))
         loaded = _numbered(store, loaded, cluster_id, max(noted, newest))
     return SalvagedMetadata(loaded, damage, entry)
 
@@ -231,16 +259,32 @@ def _read_snapshot(store: ObjectStore) -> Loaded:
 
 
 def read_entries(store: ObjectStore, start: Loaded) -> Loaded:
-    """Reads the entries after `start`.
+    """Reads the entries after `start`. Raises NamesFreed if pruning may have freed their names.
 
     Reads them by name: a listing may lag, and only shows whether an entry in between is missing.
     """
+    try:
+        entries = list(_entries_after(store, start))
+    except CorruptFile:
+        _check_not_freed(store, start)
+        raise
+    if entries or start is NO_HISTORY:
+        _check_not_freed(store, start)
     delta, head_checksum, is_old = MetadataDelta(start.image), start.head_checksum, start.is_old
-    for entry, checksum in _entries_after(store, start):
+    for entry, checksum in entries:
         entry.replay(delta)
         head_checksum = checksum
         is_old |= bool(entry.old)
     return Loaded(delta.image(), head_checksum, start.snapshot_version, is_old)
+
+
+def _check_not_freed(store: ObjectStore, start: Loaded) -> None:
+    freed_through = _freed_through_if_readable(store)
+    if freed_through > start.image.version:
+        raise NamesFreed(
+            f"the metadata log in {store.url} was pruned up to entry {freed_through}, but its"
+            f" newest snapshot is {start.image.version}: some are missing; restore them from a copy"
+        )
 
 
 def _entries_after(store: ObjectStore, start: Loaded) -> Iterator[tuple[Entry, str]]:
@@ -307,15 +351,22 @@ def indexes(
 
 
 def prune(store: ObjectStore) -> None:
-    """Deletes all but the newest snapshots, and the entries that the oldest kept one covers."""
+    """Deletes all but the newest snapshots, and the entries that the oldest kept one covers.
+
+        1 raise the boundary   2 delete
+
+    A crash in between leaves too much, which the next pruning deletes.
+    """
     versions = indexes(store, METADATA_SNAPSHOT_PREFIX)
     superfluous = [metadata_snapshot_key(version) for version in versions[:-SNAPSHOTS_KEPT]]
     first = first_kept(versions)
+    raise_boundary(store, first - 1)  # 1
+    crash_point(METADATA_AFTER_BOUNDARY)
     superfluous += [
         metadata_log_key(index) for index in indexes(store, METADATA_LOG_PREFIX) if index < first
     ]
     if superfluous:
-        store.delete(superfluous)
+        store.delete(superfluous)  # 2
 
 
 def first_kept(snapshots: Sequence[int]) -> int:
@@ -324,3 +375,64 @@ def first_kept(snapshots: Sequence[int]) -> int:
     The entry that a snapshot ends with stays: the mirror check compares it.
     """
     return snapshots[-SNAPSHOTS_KEPT] if len(snapshots) >= SNAPSHOTS_KEPT else 1
+
+
+# --- the boundary ------------------------------------------------------------------------------
+
+
+def freed_through(store: ObjectStore) -> int:
+    """Returns the last entry whose name may be free again; 0 if none was ever pruned.
+
+    Raises CorruptFile, ObjectCorrupt, UnsupportedFormat, or TierError.
+    """
+    try:
+        return decode_boundary(store.get(METADATA_BOUNDARY_KEY))
+    except ObjectNotFound:
+        return 0
+
+
+def _freed_through_if_readable(store: ObjectStore) -> int:
+    """As `freed_through`; 0 if it is damaged: its writer repairs it, see `counts`."""
+    with contextlib.suppress(CorruptFile, ObjectCorrupt):
+        return freed_through(store)
+    return 0
+
+
+def counts(store: ObjectStore, index: int) -> bool:
+    """Whether an entry that was created before this call is the first one of its name.
+
+    If not, its name may have been freed by pruning, and the log has another entry of this number.
+    Repairs a damaged boundary. Raises UnsupportedFormat, or TierError.
+    """
+    try:
+        return freed_through(store) < index
+    except (CorruptFile, ObjectCorrupt):
+        write_boundary(store)
+        return freed_through(store) < index
+
+
+def write_boundary(store: ObjectStore) -> None:
+    """Writes a boundary that is missing or damaged; logs of older releases have none.
+
+    Raises as `raise_boundary`.
+    """
+    raise_boundary(store, first_kept(indexes(store, METADATA_SNAPSHOT_PREFIX)) - 1)
+
+
+def raise_boundary(store: ObjectStore, index: int) -> None:
+    """Raises the boundary to `index`, if it is lower, missing or damaged.
+
+    Raises UnsupportedFormat, or TierError.
+    """
+    for attempt in range(1, PRUNED_MEANWHILE_MAX + 1):
+        condition: PutCondition = IfAbsent()
+        with contextlib.suppress(ObjectNotFound, CorruptFile, ObjectCorrupt):
+            condition = IfMatches(store.head(METADATA_BOUNDARY_KEY).etag)
+            if freed_through(store) >= index:
+                return
+        try:
+            store.put(METADATA_BOUNDARY_KEY, encode_boundary(index), condition=condition)
+            return
+        except PreconditionFailed:
+            if attempt == PRUNED_MEANWHILE_MAX:
+                raise

@@ -2,17 +2,21 @@
 
     <root>/topics/orders-<uuid>/0/manifest.json     an object is a file, its key is its path
     <root>/%tmp/<unique>                            uploads in progress
-    <root>/%lock                                    locked (flock) while an object is replaced
 
 `local_names` encodes keys that are no file names. The store's own names begin with `%` and two
 letters that are no hexadecimal number, so no key collides with them.
 
 An object appears whole or not at all:
 
-    1 write %tmp/<unique>   2 fsync it   3 lock, check the condition   4 rename, fsync the folder
+    1 write %tmp/<unique>   2 fsync it
+    3 a new object: link it to its name, which fails if the name is taken; fsync the folder
+    4 an object that exists: lock (flock) its file, check the condition, rename, fsync the folder
 
-The lock makes check and rename atomic for all processes on this machine. An upload holds a lock on
-its own file in %tmp until 4, so that no cleanup takes it for the remains of a dead process.
+Creating an object needs no lock. The lock of 4 makes check and rename, or check and deletion,
+atomic for all processes on this machine. It is that of one object, and who waits for it gives up
+after a time: a process that was stopped (SIGSTOP) within a put holds up nothing else. A killed one
+leaves no lock. An upload also locks its file in %tmp, so that no cleanup takes it for the remains
+of a dead process.
 The etag contains checksum, size, inode and modification time, so `head` reads the file: it reports
 the bytes that are on the disk now, as a check after a copy needs.
 """
@@ -62,10 +66,14 @@ from strandline.storage.remote.object_store.interface import (
 from strandline.storage.remote.object_store.local_names import CONTINUATION, key_of, path_of
 from strandline.storage.system import crc32c
 
-_LOCK_NAME = "%lock"
 _TEMPORARY_FOLDER = "%tmp"
+# Earlier releases locked this file in the root.
+_OLD_LOCK = "%lock"
 # Each topic purge removes remains within microseconds; to lose this many races is no accident.
 _STAGING_ATTEMPTS_MAX = 10
+# A lock is held while an object is read and a folder synced, which takes a slow disk some seconds.
+LOCK_WAIT_S_MAX = 10.0
+LOCK_POLL_S = 0.01
 
 
 class LocalDirectoryStore:
@@ -80,7 +88,7 @@ class LocalDirectoryStore:
     def __init__(self, root: Path, *, clock: Clock | None = None) -> None:
         self._root = root
         self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
+        self._closing = threading.Event()
         # Whether the root was seen, and the folder for uploads in it.
         self._was_there = False
         self._had_folders = False
@@ -93,8 +101,10 @@ class LocalDirectoryStore:
         """Unlike a bucket, a missing folder is created: its parent must exist."""
         if not self._root.parent.is_dir():
             raise BucketMissing("", "check", f"folder {self._root.parent} does not exist")
-        with _translated("", "check"), self._staged([b""]):
-            pass
+        with _translated("", "check"), self._staged([b""]) as staged:
+            # As 3: not every file system has hard links.
+            files.link(staged, staged.with_suffix(".link"))
+            files.remove(staged.with_suffix(".link"))
 
     def clock_ms(self) -> TimestampMs:
         """Returns the time of the file system, which may be another machine's."""
@@ -105,26 +115,31 @@ class LocalDirectoryStore:
 
     def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
         path = self._path(check_key(key))
-        with (
-            _translated(key, "put"),
-            self._staged(body.blocks(key) if isinstance(body, FileBody) else [body]) as staged,
-            self._exclusive(),  # 3
-        ):
-            self._check_condition(key, path, condition)
-            _make_parents(path)
-            files.rename(staged, path)  # 4
-            return self._read_info(key, path)
+        blocks = body.blocks(key) if isinstance(body, FileBody) else [body]
+        with _translated(key, "put"), self._staged(blocks) as staged:
+            written = self._read_info(key, staged)
+            for _ in range(_STAGING_ATTEMPTS_MAX):
+                if self._place(key, staged, path, condition):
+                    return written
+        raise TierUnavailable(key, "put", "the object is created and deleted all the time")
 
-    def _check_condition(self, key: str, path: Path, condition: PutCondition | None) -> None:
-        match condition:
-            case IfAbsent() if path.exists():
-                raise PreconditionFailed(key, "put", "the object exists")
-            case IfMatches(etag=etag):
-                found = self._read_info(key, path).etag if path.exists() else "absent"
-                if found != etag:
-                    raise PreconditionFailed(key, "put", f"the object is {found}, not {etag}")
-            case _:
-                return
+    def _place(self, key: str, staged: Path, path: Path, condition: PutCondition | None) -> bool:
+        """Gives the file its name; returns False if the object there was deleted meanwhile."""
+        if not isinstance(condition, IfMatches) and _link(staged, path):  # 3
+            return True
+        if isinstance(condition, IfAbsent):
+            raise PreconditionFailed(key, "put", "the object exists")
+        with self._held(key, "put", path) as is_there:  # 4
+            if isinstance(condition, IfMatches):
+                self._check_etag(key, path if is_there else None, condition.etag)
+            if is_there:
+                files.rename(staged, path)
+            return is_there
+
+    def _check_etag(self, key: str, path: Path | None, etag: str) -> None:
+        found = "absent" if path is None else self._read_info(key, path).etag
+        if found != etag:
+            raise PreconditionFailed(key, "put", f"the object is {found}, not {etag}")
 
     @contextmanager
     def _staged(self, blocks: Iterable[Buffer]) -> Iterator[Path]:
@@ -144,18 +159,22 @@ class LocalDirectoryStore:
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
-            path = self._path(check_key(key))
-            # Under the lock: a put must not lose the folder that it has just created.
-            with _translated(key, "delete"), self._exclusive():
-                if path.is_file():
-                    files.remove(path)
-                    self._drop_empty_folders(path.parent)
+            self._delete(key, None)
 
     def delete_matching(self, key: str, etag: str) -> None:
+        self._delete(key, etag)
+
+    def _delete(self, key: str, etag: str | None) -> None:
         path = self._path(check_key(key))
-        with _translated(key, "delete"), self._exclusive():
-            if path.is_file():
-                self._check_condition(key, path, IfMatches(etag))
+        with _translated(key, "delete"):
+            self._make_folders()
+            if not path.is_file():
+                return
+            with self._held(key, "delete", path) as is_there:
+                if not is_there:
+                    return
+                if etag is not None:
+                    self._check_etag(key, path, etag)
                 files.remove(path)
                 self._drop_empty_folders(path.parent)
 
@@ -253,7 +272,8 @@ class LocalDirectoryStore:
         return iter(sorted(names, key=str.encode))
 
     def close(self) -> None:
-        """Holds nothing open."""
+        """Ends waits for locks."""
+        self._closing.set()
 
     def __repr__(self) -> str:
         return f"<LocalDirectoryStore {self._root}>"
@@ -285,7 +305,7 @@ class LocalDirectoryStore:
 
     def _key(self, path: Path) -> str | None:
         parts = path.relative_to(self._root).parts
-        if parts[0] in (_LOCK_NAME, _TEMPORARY_FOLDER):
+        if parts[0] in (_OLD_LOCK, _TEMPORARY_FOLDER):
             return None
         return key_of("/".join(parts))
 
@@ -313,11 +333,28 @@ class LocalDirectoryStore:
             )
 
     @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        self._make_folders()
-        with self._lock, open(self._root / _LOCK_NAME, "ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def _held(self, key: str, operation: str, path: Path) -> Iterator[bool]:
+        """Keeps others from replacing or deleting the object; yields whether it exists.
+
+        Raises TierUnavailable if it is another's for too long.
+        """
+        for _ in range(int(LOCK_WAIT_S_MAX / LOCK_POLL_S)):
+            descriptor = _open_if_there(path)
+            if descriptor is None:
+                yield False
+                return
+            try:
+                if _try_lock(descriptor) and _is_at(descriptor, path):
+                    yield True
+                    return
+            finally:
+                os.close(descriptor)
+            self._closing.wait(LOCK_POLL_S)
+        raise TierUnavailable(
+            key,
+            operation,
+            f"another process has held it for {LOCK_WAIT_S_MAX:.0f} s: is it stopped?",
+        )
 
     @contextmanager
     def _open(self, key: str, operation: str) -> Iterator[int]:
@@ -347,6 +384,48 @@ class LocalDirectoryStore:
 def _open_at_once(path: str, flags: int) -> int:
     """As `open`, but does not block on a pipe without a writer."""
     return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def _open_if_there(path: Path) -> int | None:
+    try:
+        # NFS locks only what may be written.
+        return _open_at_once(str(path), os.O_RDWR)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file still has this name: it may have been replaced before it was locked."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _link(staged: Path, path: Path) -> bool:
+    """Gives the file a second name, durably; returns False if that is taken."""
+    for _ in range(_STAGING_ATTEMPTS_MAX):
+        try:
+            _make_parents(path)
+            files.link(staged, path)
+        except DiskError as error:
+            if isinstance(error.__cause__, FileExistsError):
+                return False
+            # A deletion next to it has just removed the empty folder.
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+        else:
+            files.sync_directory(path.parent)
+            return True
+    raise FileNotFoundError(errno.ENOENT, "its folder is removed at once", str(path.parent))
 
 
 def _remove_unheld(path: Path) -> bool:

@@ -18,8 +18,13 @@ from strandline.broker.cluster.metadata.log_format import NO_ENTRY_CHECKSUM, dec
 from strandline.broker.cluster.metadata.log_reader import read_history
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.records import DeletedTopic, QuotaEntity
+from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.errors import CorruptFile, TierUnavailable, UnsupportedFormat
-from strandline.storage.remote.keys import metadata_log_key, metadata_snapshot_key
+from strandline.storage.remote.keys import (
+    METADATA_LOG_PREFIX,
+    metadata_log_key,
+    metadata_snapshot_key,
+)
 from strandline.storage.remote.manifest.json_document import encode_document
 from tests.support.memory_store import Fault, MemoryStore, Timing
 from tests.unit.broker.cluster.metadata_rig import copy_of, created, keys_in, opened, producer_ids
@@ -90,7 +95,8 @@ def test_the_first_append_writes_a_snapshot_of_now_and_deletes_what_two_snapshot
     assert after.version == 24
     assert after.next_offset == before.next_offset + len(created(0))
     assert log.statistics().snapshot_version == 24
-    assert keys_in(store)[0] == metadata_log_key(14)
+    entries = [key for key in keys_in(store) if key.startswith(METADATA_LOG_PREFIX)]
+    assert entries[0] == metadata_log_key(14)
     assert b'"version":5' in store.get(metadata_snapshot_key(24))
     assert read(store) == after
     # What follows is converted already.
@@ -109,24 +115,24 @@ def test_a_kill_at_any_step_of_the_conversion_leaves_a_whole_log(
     first = snapshots[-1] if snapshots else 1
     clean = store_of_before(snapshots, first_entry=first)
     converted = copy_of(clean)
+    begun = converted.count_requests("put|delete")
     log = MetadataLog(converted, cluster_id="c-1")
     before = log.load()
-    # The copies are requests as well.
-    begun = converted.count_requests("put|delete")
     _, after = log.append(created(0))
     step_count = converted.count_requests("put|delete") - begun
-    assert step_count >= 2
+    # The boundary, the entry, the snapshot; then what two snapshots cover is deleted.
+    assert step_count >= 3
     for step in range(step_count):
         store = copy_of(clean)
         store.add_fault(
             Fault(operation="put|delete", error=TierUnavailable, moment=moment, skip=step)
         )
-        killed = MetadataLog(store, cluster_id="c-1")
-        killed.load()
         try:
+            killed = MetadataLog(store, cluster_id="c-1")
+            killed.load()
             killed.append(created(0))
         except TierUnavailable:
-            assert step == 0
+            assert step <= 1
         found = read(store)
         assert found in (before, after), step
         # The next start goes on from there, and ends what was begun.
@@ -134,6 +140,23 @@ def test_a_kill_at_any_step_of_the_conversion_leaves_a_whole_log(
         survivor.append(producer_ids(5000))
         assert survivor.statistics().snapshot_version > ENTRY_COUNT
         assert read(store) == survivor.image
+
+
+@pytest.mark.parametrize("point", [one for one in CRASH_POINTS if one.startswith("metadata.")])
+def test_a_kill_at_each_crash_point_of_the_conversion_leaves_a_whole_log(point: str) -> None:
+    store, mirror = store_of_before([8, 14]), store_of_before([8, 14])
+    killed = MetadataLog(store, mirror, cluster_id="c-1")
+    killed.load()
+    with simulated_crash(point), pytest.raises(SimulatedCrash):
+        killed.append(created(0))
+    # It is written before the first of these points.
+    assert "t0" in read(store).topics
+    survivor = MetadataLog(store, mirror, cluster_id="c-1")
+    survivor.load()
+    survivor.append(created(1))
+    assert survivor.mirror_once() == 0
+    assert read(store) == read(mirror) == survivor.image
+    assert survivor.statistics().snapshot_version >= ENTRY_COUNT + 1
 
 
 def test_a_mirror_of_before_follows_the_converted_log() -> None:
