@@ -164,7 +164,9 @@ class RetentionEnforcer:
         """Moves the log start past expired records of the archived segment that it lies in."""
         config, remote, gate = unified_log.config, unified_log.remote, _gate(unified_log)
         span_ms = config.archived_span_ms_max
-        if remote is None or remote.manifest is None or gate is None or span_ms is None:
+        if remote is None or remote.manifest is None or span_ms is None:
+            return
+        if not _is_gated_by_archive(unified_log):
             return
         if not unified_log.may_append or not config.archive_is_readable:
             return
@@ -325,15 +327,20 @@ def _local_limits(unified_log: UnifiedLog) -> RetentionLimits:
     return RetentionLimits.local(unified_log.config)
 
 
-def _gate(unified_log: UnifiedLog) -> Offset | None:
+def _is_gated_by_archive(unified_log: UnifiedLog) -> bool:
+    return unified_log.is_tiered and not unified_log.config.remote_log_copy_disable
+
+
+def _gate(unified_log: UnifiedLog) -> Offset:
     """Returns the offset up to which the limits of the whole log apply."""
-    if not unified_log.is_tiered or unified_log.config.remote_log_copy_disable:
-        return None
+    high_watermark = unified_log.high_watermark
+    if not _is_gated_by_archive(unified_log):
+        return high_watermark
     remote = unified_log.remote
     assert remote is not None
     if not remote.life.may_free or remote.end_offset is None:
         return unified_log.log_start_offset
-    return remote.end_offset
+    return min(remote.end_offset, high_watermark)
 
 
 @dataclass(frozen=True, slots=True)

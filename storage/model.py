@@ -78,10 +78,17 @@ class AbortedTransaction(NamedTuple):
 
 
 class Isolation(IntEnum):
-    """Kafka's isolation level of a fetch."""
+    """How far a read may go: a consumer's isolation level, and Kafka's FetchIsolation.
 
+    A request for LOG_END is no consumer's: it reads what is not replicated yet.
+    """
+
+    # Up to the high watermark.
     READ_UNCOMMITTED = 0
+    # Up to the last stable offset.
     READ_COMMITTED = 1
+    # All of the log: followers, and coordinators that load their state.
+    LOG_END = 2
 
 
 class TimestampType(IntEnum):

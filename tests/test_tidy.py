@@ -25,6 +25,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from strandline.storage import crash_points
+from strandline.storage.crash_points import CRASH_POINTS
 from tests.support.schedule import LONGEST
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -473,3 +475,17 @@ def test_locks_agree_with_each_other() -> None:
 def test_what_a_parallel_run_begins_with_is_there() -> None:
     assert len(set(LONGEST)) == len(LONGEST)
     assert [scope for scope in LONGEST if not (ROOT / scope).exists()] == []
+
+
+def test_each_crash_point_is_stopped_at_by_a_test() -> None:
+    """By its constant, or by all points of its prefix."""
+    tests = "\n".join(path.read_text() for path in sorted((ROOT / "tests").rglob("*.py")))
+    points = {name: point for name, point in vars(crash_points).items() if point in CRASH_POINTS}
+    assert sorted(points.values()) == sorted(CRASH_POINTS)
+    unused = [
+        name
+        for name, point in points.items()
+        if not re.search(rf"\b{name}\b", tests)
+        and f'startswith("{point.split(".")[0]}.")' not in tests
+    ]
+    assert unused == []

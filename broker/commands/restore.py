@@ -194,9 +194,8 @@ class Restore:
         crash_point(RESTORE_AFTER_METADATA)
         offset_count = self._write_logs(log_dirs, archive)  # 4, 5
         crash_point(RESTORE_AFTER_GROUPS)
-        ends = {key: opened.end_offset for key, opened in log_dirs.logs.items()}
         starts = {key: state.log_start_offset for key, state in archive.states.items()}
-        log_dirs.finish(starts, ends)  # 6
+        log_dirs.finish(starts)  # 6
         if log_dirs.failures:
             raise DiskError("; ".join(map(str, log_dirs.failures.values())))
         crash_point(RESTORE_BEFORE_UNMARK)

@@ -37,6 +37,7 @@ from strandline.broker.network.connection import Connection, Spawn
 from strandline.broker.network.frames import FrameBuffer
 from strandline.broker.network.pacing import SystemChoice
 from strandline.broker.network.responses import AuthenticationGate, RequestHandler
+from strandline.broker.network.transport import PlainTransport
 from strandline.storage.clock import Clock
 from strandline.storage.quiet_log import QuietLog, place_of
 
@@ -245,7 +246,7 @@ class Server:
             frame_bytes_max = min(handler.frame_bytes_max, limits.request_bytes_max)
             frames = FrameBuffer(frame_bytes_max, self._login_memory)
         connection = Connection(
-            connected,
+            PlainTransport(connected, self._loop),
             peer=f"{host}:{address[1]}",
             listener=name,
             handler=handler,

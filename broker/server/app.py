@@ -534,7 +534,6 @@ class Broker:
                 finish = partial(
                     self._log_dirs.finish,
                     {p.topic_partition: p.log.log_start_offset for p in partitions},
-                    {p.topic_partition: p.high_watermark for p in partitions},
                     # After a clean stop no start would look for them.
                     is_clean=not self._transactions.lacks_ends,
                 )

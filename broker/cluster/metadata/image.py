@@ -174,8 +174,12 @@ class TopicImage:
         )
 
 
-def _nothing() -> MappingProxyType[Any, Any]:
-    return MappingProxyType({})
+# One mapping of an image. Copies of its `dict` are quick, those of any other mapping are not.
+Section = MappingProxyType
+
+
+def _nothing() -> Section[Any, Any]:
+    return Section({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,31 +195,21 @@ class MetadataImage:
     next_offset: Offset = 0
     cluster_id: str = ""
     # As they registered, with the changes since.
-    brokers: MappingProxyType[NodeId, RegisterBrokerRecord] = field(default_factory=_nothing)
-    topics: MappingProxyType[str, TopicImage] = field(default_factory=_nothing)
-    topics_by_id: MappingProxyType[TopicId, TopicImage] = field(
-        default_factory=_nothing, repr=False, compare=False
-    )
+    brokers: Section[NodeId, RegisterBrokerRecord] = field(default_factory=_nothing)
+    topics: Section[str, TopicImage] = field(default_factory=_nothing)
+    topics_by_id: Section[TopicId, TopicImage] = field(default_factory=_nothing, compare=False)
     # The names of all topics by their collision keys.
-    names_by_collision: MappingProxyType[str, str] = field(
-        default_factory=_nothing, repr=False, compare=False
-    )
-    pending_purges: MappingProxyType[TopicId, DeletedTopic] = field(default_factory=_nothing)
+    names_by_collision: Section[str, str] = field(default_factory=_nothing, compare=False)
+    pending_purges: Section[TopicId, DeletedTopic] = field(default_factory=_nothing)
     next_producer_id: int = 0
     # Dynamic keys by node; None has the cluster-wide ones.
-    broker_properties: MappingProxyType[NodeId | None, Mapping[str, str]] = field(
-        default_factory=_nothing
-    )
-    client_quotas: MappingProxyType[QuotaEntity, Mapping[str, float]] = field(
-        default_factory=_nothing
-    )
+    broker_properties: Section[NodeId | None, Mapping[str, str]] = field(default_factory=_nothing)
+    client_quotas: Section[QuotaEntity, Mapping[str, float]] = field(default_factory=_nothing)
     # Properties by group, SCRAM credentials by user.
-    group_properties: MappingProxyType[str, Mapping[str, str]] = field(default_factory=_nothing)
-    scram_credentials: MappingProxyType[str, Mapping[str, ScramCredential]] = field(
-        default_factory=_nothing
-    )
+    group_properties: Section[str, Mapping[str, str]] = field(default_factory=_nothing)
+    scram_credentials: Section[str, Mapping[str, ScramCredential]] = field(default_factory=_nothing)
     # Finalized levels above 0, by feature: see `features.py`.
-    feature_levels: MappingProxyType[str, int] = field(default_factory=_nothing)
+    feature_levels: Section[str, int] = field(default_factory=_nothing)
 
     def __post_init__(self) -> None:
         check_levels(self.feature_levels)
@@ -256,11 +250,9 @@ class SectionDelta(Generic[KeyT, ValueT]):
 
     __slots__ = ("_changed", "after", "before")
 
-    def __init__(
-        self, before: MappingProxyType[KeyT, ValueT], after: MappingProxyType[KeyT, ValueT]
-    ) -> None:
+    def __init__(self, before: Section[KeyT, ValueT], after: Section[KeyT, ValueT]) -> None:
         self.before = before
-        self.after: MappingProxyType[KeyT, ValueT] | dict[KeyT, ValueT] = after
+        self.after: Section[KeyT, ValueT] | dict[KeyT, ValueT] = after
         # In the order of the changes.
         self._changed: dict[KeyT, None] = {}
         if after is not before:
@@ -285,29 +277,24 @@ class SectionDelta(Generic[KeyT, ValueT]):
         """Returns what is not there any more, as it was."""
         return [self.before[key] for key in self._changed if key not in self.after]
 
-    def set(self, key: KeyT, value: ValueT) -> None:
-        self._own()[key] = value
-        self._changed[key] = None
-
-    def drop(self, key: KeyT) -> ValueT | None:
-        """Drops the key; returns its value, None if it had none."""
-        if key not in self.after:
-            return None
-        if key in self.before:
-            self._changed[key] = None
-        else:
-            del self._changed[key]
-        return self._own().pop(key)
-
-    def _own(self) -> dict[KeyT, ValueT]:
+    def set(self, key: KeyT, value: ValueT | None) -> None:
+        """Sets the value; None drops the key."""
         if not isinstance(self.after, dict):
             self.after = self.after.copy()
-        return self.after
+        self._changed[key] = None
+        if value is not None:
+            self.after[key] = value
+            return
+        self.after.pop(key, None)
+        if key not in self.before:
+            del self._changed[key]
 
-    def finish(self) -> MappingProxyType[KeyT, ValueT]:
-        """Returns `after`, which takes no further changes."""
-        if isinstance(self.after, dict):
-            self.after = MappingProxyType(self.after)
+    def finish(self) -> Section[KeyT, ValueT]:
+        """Returns `after`, which takes no further changes: `before` if there were none."""
+        if not self._changed:
+            self.after = self.before
+        elif isinstance(self.after, dict):
+            self.after = Section(self.after)
         return self.after
 
 
@@ -365,10 +352,11 @@ class MetadataDelta:
 
     def drop_topic(self, topic_id: TopicId) -> None:
         """Drops the topic, if there is one."""
-        topic = self.topics.drop(topic_id)
+        topic = self.topics.after.get(topic_id)
         if topic is not None:
-            self._by_name.drop(topic.name)
-            self._collisions.drop(collision_key(topic.name))
+            self.topics.set(topic_id, None)
+            self._by_name.set(topic.name, None)
+            self._collisions.set(collision_key(topic.name), None)
 
     def replay(self, records: Iterable[MetadataRecord]) -> None:
         """Applies one more entry. Raises CorruptFile if a record does not fit."""
@@ -401,7 +389,7 @@ class MetadataDelta:
                 self._change_broker(record)
             case UnregisterBrokerRecord():
                 self._broker(record.broker_id, record.broker_epoch, record)
-                self.brokers.drop(record.broker_id)
+                self.brokers.set(record.broker_id, None)
             case ProducerIdsRecord():
                 if record.next_producer_id < self.next_producer_id:
                     raise self._misfit(record, f"ids below {self.next_producer_id} are taken")
@@ -412,10 +400,8 @@ class MetadataDelta:
                 _set_one(self.client_quotas, QuotaEntity.of(names), record.key, value)
             case UserScramCredentialRecord() | RemoveUserScramCredentialRecord():
                 self._set_credential(record)
-            case FeatureLevelRecord() if record.feature_level:
-                self.feature_levels.set(record.name, record.feature_level)
             case FeatureLevelRecord():
-                self.feature_levels.drop(record.name)
+                self.feature_levels.set(record.name, record.feature_level or None)
             case NoOpRecord():
                 pass
             case _:
@@ -489,7 +475,9 @@ class MetadataDelta:
     def _note_purge(self, topic_id: TopicId, record: ConfigRecord) -> None:
         if record.value is not None:
             self.pending_purges.set(topic_id, deleted_topic(topic_id, record.value))
-        elif self.pending_purges.drop(topic_id) is None:
+        elif topic_id in self.pending_purges.after:
+            self.pending_purges.set(topic_id, None)
+        else:
             raise self._misfit(record, "no such topic waits for its purge")
 
     def _set_credential(
@@ -556,8 +544,4 @@ def _set_one(
     section: SectionDelta[KeyT, Mapping[str, ValueT]], key: KeyT, name: str, value: ValueT | None
 ) -> None:
     """Sets one of the values of a key; a key without values is dropped."""
-    values = _with(section.after.get(key, MappingProxyType({})), name, value)
-    if values:
-        section.set(key, values)
-    else:
-        section.drop(key)
+    section.set(key, _with(section.after.get(key, MappingProxyType({})), name, value) or None)

@@ -89,13 +89,12 @@ class Metadata:
                     )
                 except MetadataRaced:
                     # Another broker appended first: the image now includes its change.
-                    image = self._metadata_log.image
-                    await self._take_over(MetadataDelta(self._image, image), image)
+                    await self._take_over(self._metadata_log.image)
                     continue
                 except StorageError:
                     self._unsure = True
                     raise
-                await self._take_over(delta, image)  # 3, 4
+                await self._take_over(image, delta)  # 3, 4
                 return decision  # 5
             raise StorageError(f"the metadata log was changed by others {RACES_MAX} times in a row")
 
@@ -109,12 +108,12 @@ class Metadata:
         loop = asyncio.get_running_loop()
         image = await loop.run_in_executor(self._executor, self._metadata_log.refresh)
         self._unsure = False
-        await self._take_over(MetadataDelta(self._image, image), image)
+        await self._take_over(image)
 
-    async def _take_over(self, delta: MetadataDelta, image: MetadataImage) -> None:
+    async def _take_over(self, image: MetadataImage, delta: MetadataDelta | None = None) -> None:
         self._image = image
-        if delta.before is not self._followed:
-            # A follower failed at an earlier change, or was cancelled.
+        # It begins elsewhere if a follower failed at an earlier change, or was cancelled.
+        if delta is None or delta.before is not self._followed:
             delta = MetadataDelta(self._followed, image)
         await _publish(self._followers, delta, image)
         self._followed = image

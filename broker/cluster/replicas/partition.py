@@ -1,8 +1,10 @@
-"""A partition led by this broker: its log, its leader epoch, and the fetches waiting for appends.
+"""A partition led by this broker: its log, its leader epoch, and the fetches waiting for records.
 
-A fetch that found too little data registers a waiter. An append reports its size to the waiters,
-which decide whether that is enough. They are woken after the producer's answer is sent, not during
-the append.
+It owns the log's high watermark. There is one replica, so each append moves it to the end.
+
+A fetch that found too little data registers a waiter. When the high watermark moves, the waiters
+are told by how many bytes, and decide whether that is enough. They are woken after the producer's
+answer is sent, not during the append.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from strandline.storage.errors import (
     RecordsRejected,
     UnknownLeaderEpoch,
 )
-from strandline.storage.local.log.log import AppendInfo, AppendOrigin
+from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
 from strandline.storage.model import NO_EPOCH, EpochStart, Offset, TopicId, TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 
@@ -33,11 +35,11 @@ class PartitionGone(RecordsRejected):
     kafka_code = 3  # UNKNOWN_TOPIC_OR_PARTITION
 
 
-class AppendWaiter(Protocol):
-    """Waits for appended bytes, an error, or the removal of the partition."""
+class HighWatermarkWaiter(Protocol):
+    """Waits for bytes below the high watermark, an error, or the removal of the partition."""
 
-    def on_append(self, size_bytes: int) -> None:
-        """Called synchronously inside an append; must only take note and return."""
+    def on_high_watermark(self, size_bytes: int) -> None:
+        """So many bytes came below it. Called inside an append; must only take note and return."""
         ...
 
     def on_gone(self) -> None:
@@ -85,17 +87,18 @@ class Partition:
         self.log = log
         self.traffic = traffic
         self.leader_epoch = leader_epoch
-        self._waiters: set[AppendWaiter] = set()
+        self._waiters: set[HighWatermarkWaiter] = set()
         # The last answer without records; see `partition_answers.answer_without_read`.
         self.last_empty_answer: FetchResponsePartition | None = None
+        log.local.advance_high_watermark(log.end_offset)
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic_partition} epoch={self.leader_epoch} {self.log!r}>"
 
     @property
     def high_watermark(self) -> int:
-        """Exclusive end of the records on all in-sync replicas: with one replica, the log's end."""
-        return self.log.local.end_offset
+        """Exclusive end of the records on all in-sync replicas."""
+        return self.log.local.high_watermark
 
     @property
     def is_offline(self) -> bool:
@@ -161,10 +164,20 @@ class Partition:
             return info
         self.traffic.bytes_in += info.size_bytes
         self.traffic.messages_in += info.last_offset - info.base_offset + 1
+        self.advance_high_watermark(info.last_offset + 1, info.size_bytes)
+        return info
+
+    def advance_high_watermark(self, offset: Offset, size_bytes: int) -> None:
+        """Moves the high watermark over `size_bytes` up to `offset`, and tells the waiters."""
+        self.log.local.advance_high_watermark(offset)
         if self._waiters:
             for waiter in tuple(self._waiters):
-                waiter.on_append(info.size_bytes)
-        return info
+                waiter.on_high_watermark(size_bytes)
+
+    def replace_local(self, local: LocalLog) -> None:
+        """Goes on with a log over the same files, or their copy; see UnifiedLog.replace_local."""
+        self.log.replace_local(local)
+        local.advance_high_watermark(local.end_offset)
 
     async def append_prepared(
         self,
@@ -213,10 +226,11 @@ class Partition:
     def may_rely_on(self, end_offset: Offset) -> bool:
         """Returns whether others may be written that depend on the records before `end_offset`.
 
-        With flush.messages=1 these must be on the device; otherwise nobody waits for one.
+        These must be below the high watermark, and with flush.messages=1 on this device.
         """
         local = self.log.local
-        return local.config.flush_messages > 1 or local.recovery_point >= end_offset
+        is_flushed = local.config.flush_messages > 1 or local.recovery_point >= end_offset
+        return is_flushed and local.high_watermark >= end_offset
 
     async def flush(self, up_to: Offset | None = None) -> None:
         """Returns when all before `up_to`, or appended before the call, is on the device.
@@ -244,10 +258,10 @@ class Partition:
                 if self._flushing is not None and self._flushing.done():
                     self._flushing = None
 
-    def wait(self, waiter: AppendWaiter) -> None:
+    def wait(self, waiter: HighWatermarkWaiter) -> None:
         self._waiters.add(waiter)
 
-    def stop_waiting(self, waiter: AppendWaiter) -> None:
+    def stop_waiting(self, waiter: HighWatermarkWaiter) -> None:
         self._waiters.discard(waiter)
 
     def gone(self) -> None:

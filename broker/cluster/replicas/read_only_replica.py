@@ -159,7 +159,7 @@ class FollowingMetadata(Metadata):
 
     async def _take_over_both(self) -> None:
         delta = self._merge()
-        await self._take_over(delta, delta.image())
+        await self._take_over(delta.image(), delta)
 
     def _merge(self) -> MetadataDelta:
         """Merges what changed: the tiered topics of the origin, led by this node, internal ones of
@@ -173,11 +173,7 @@ class FollowingMetadata(Metadata):
         merged.version, merged.cluster_id = origin.version, origin.cluster_id
         merged.feature_levels = origin.feature_levels
         merged.brokers = own.brokers
-        merged.broker_properties = own.broker_properties
-        merged.client_quotas = own.client_quotas
-        merged.group_properties = own.group_properties
-        merged.scram_credentials = own.scram_credentials
-        for topic in (*origin.topics.gone(), *own.topics.gone()):
+        for topic in origin.topics.gone():
             merged.drop_topic(topic.topic_id)
         for topic in origin.topics.changed():
             if is_tiered(topic) and topic.name not in INTERNAL_TOPICS:

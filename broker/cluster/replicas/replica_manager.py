@@ -254,7 +254,7 @@ class ReplicaManager:
         for pair in revived:
             served = self._partitions.get(pair.new.topic_partition)
             if served is not None and served.log.local is pair.old:
-                served.log.replace_local(pair.new)
+                served.replace_local(pair.new)
 
     def _create_logs(
         self, topic: TopicImage, missing: list[PartitionImage], config: LogConfig
@@ -343,7 +343,6 @@ class ReplicaManager:
         The result is the set of folders where that failed: offline and full ones.
         """
         log_starts = {p.topic_partition: p.log.log_start_offset for p in self.partitions()}
-        high_watermarks = {p.topic_partition: p.high_watermark for p in self.partitions()}
         return await asyncio.get_running_loop().run_in_executor(
-            self._disk, self._log_dirs.write_checkpoints, log_starts, high_watermarks
+            self._disk, self._log_dirs.write_checkpoints, log_starts
         )

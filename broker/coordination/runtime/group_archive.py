@@ -298,6 +298,7 @@ def write_group_state(
     content = bytearray(encode_live(records, pending))
     for batch in walk(content):
         local.append(batch.encoded(content), leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    local.advance_high_watermark(local.end_offset)
 
 
 # --- keeping the bucket up to date -----------------------------------------------------------
@@ -311,11 +312,11 @@ class _Shadow:
     """The state of one partition in the bucket, and its pending changes."""
 
     def __init__(self, local: LocalLog, next_offset: Offset) -> None:
-        """`local` is the log that is read, from `next_offset` on."""
+        """`local` is the log that is read, from `next_offset` up to its high watermark."""
         self.live = LiveRecords()
         self.next_offset = next_offset
         self.local = local
-        # When the log was last read to its end.
+        # When the log was last read as far as it may be.
         self.read_s = 0.0
         self.written_offset: Offset = -1
         self.etag: str | None = None
@@ -400,7 +401,7 @@ class GroupArchive:
             shadow = self._shadows.get(
                 (unified_log.topic_id, unified_log.topic_partition.partition)
             )
-            if not local.end_offset:
+            if not local.high_watermark:
                 yield Exposure()
             elif shadow is None or shadow.local is not local or shadow.covered is None:
                 yield None
@@ -413,7 +414,7 @@ class GroupArchive:
             return 0.0
         return shadow.exposure_age.note(
             shadow.covered,
-            shadow.local.end_offset,
+            shadow.local.high_watermark,
             now_s=self._clock.monotonic_s(),
             now_ms=self._clock.now_ms(),
         )
@@ -525,9 +526,10 @@ class GroupArchive:
             shadow = _Shadow(unified_log.local, unified_log.log_start_offset)
             self._shadows[key] = shadow
         active = shadow.local.active_segment
-        end_offset = unified_log.end_offset
+        end_offset = unified_log.high_watermark
+        base_offset = active.base_offset if end_offset == unified_log.end_offset else -1
         shadow.read = Covered(
-            end_offset=end_offset, base_offset=active.base_offset, position=active.size_bytes
+            end_offset=end_offset, base_offset=base_offset, position=active.size_bytes
         )
         self._exposure_age_s(shadow)
         now_s = self._clock.monotonic_s()
@@ -539,7 +541,7 @@ class GroupArchive:
             # keep, and restore, deleted groups.
             shadow.live, shadow.next_offset = LiveRecords(), unified_log.log_start_offset
         while shadow.next_offset < end_offset:
-            await self._in_thread(partial(_take_chunk, unified_log, shadow))
+            await self._in_thread(partial(_take_chunk, unified_log, shadow, end_offset))
         shadow.read_s = now_s
         return shadow
 
@@ -550,12 +552,12 @@ def _retrieve_failure(under_way: asyncio.Future[None]) -> None:
         under_way.exception()
 
 
-def _take_chunk(unified_log: UnifiedLog, shadow: _Shadow) -> None:
-    """Reads the next chunk. Blocks."""
+def _take_chunk(unified_log: UnifiedLog, shadow: _Shadow, end_offset: Offset) -> None:
+    """Reads the next chunk; none is left below `end_offset` if there is none. Blocks."""
     offset = max(shadow.next_offset, unified_log.log_start_offset)
     found = unified_log.read(offset, bytes_max=CHUNK_BYTES)
     if found is None or found.range is None:
-        shadow.next_offset = unified_log.end_offset
+        shadow.next_offset = end_offset
     else:
         shadow.next_offset = shadow.live.take(found.range.read(), offset)
 

@@ -79,7 +79,7 @@ from strandline.broker.coordination.runtime.journal import (
 from strandline.broker.coordination.runtime.offset_expiry import OffsetExpiry
 from strandline.broker.coordination.runtime.parked_requests import ParkedRequests
 from strandline.broker.coordination.runtime.shard import GroupEffects, GroupShard, GroupSlot
-from strandline.broker.coordination.runtime.slots import Slots, former_partition
+from strandline.broker.coordination.runtime.slots import Slots
 from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -157,7 +157,6 @@ class GroupCoordinator:
             clock=clock,
             reads=reads,
             on_found=self._wake.set,
-            formerly=former_partition,
         )
         self._waiting = ParkedRequests()
         self._consumers = ConsumerCoordinator(self, reads)

@@ -104,3 +104,4 @@ def end_open_transactions(
             leader_epoch=max(local.leader_epochs.latest_epoch, 0),
             origin=AppendOrigin.COORDINATOR,
         )
+        local.advance_high_watermark(local.end_offset)

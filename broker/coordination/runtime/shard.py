@@ -129,14 +129,6 @@ class GroupShard:
         """Returns the group's offsets; None if it has none or does not exist."""
         return self._offsets.get(group_id)
 
-    def has(self, group_id: str) -> bool:
-        """Whether anything of this group is here, also in an open transaction."""
-        return (
-            self.any_group(group_id) is not None
-            or group_id in self._offsets
-            or self.pending.has_group(group_id)
-        )
-
     def counts(self) -> Mapping[str, int]:
         return {"groups": self.group_count, "offsets": self.offset_count}
 

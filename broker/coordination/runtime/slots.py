@@ -4,10 +4,8 @@
     a slot, loading   COORDINATOR_LOAD_IN_PROGRESS until `load` has replayed its log
     a slot, loaded    served
 
-A group, or a transactional id, lies where Kafka puts it (`coordinating_partition`). States before
-the first release put groups with a negative hash elsewhere (`former_partition`); such a group is
-served from there for as long as its records lie there. An empty log counts as loaded, so a new
-topic is served at once.
+A group, or a transactional id, lies where Kafka puts it (`coordinating_partition`). An empty log
+counts as loaded, so a new topic is served at once.
 
 The topics (`__consumer_offsets`, `__transaction_state`) are compacted: they keep the latest record
 of each key, so loading reads little more than the live state.
@@ -50,11 +48,6 @@ def coordinating_partition(name: str, partition_count: int) -> int:
     return min(hashed, 0x100000000 - hashed) % 0x80000000 % partition_count
 
 
-def former_partition(group_id: str, partition_count: int) -> int:
-    """Returns the partition of a group in states before the first release."""
-    return (java_hash(group_id) & 0x7FFFFFFF) % partition_count
-
-
 def java_hash(text: str) -> int:
     """Java's String.hashCode, as an unsigned number: over UTF-16 units, not characters."""
     # The first unit of this codec says the order of the bytes, which is the machine's.
@@ -70,9 +63,6 @@ class Shard(Protocol):
 
     def take(self, record: Any, now: Instant) -> None:
         """Applies one record of the log, of the kind that the topic has."""
-
-    def has(self, name: str) -> bool:
-        """Whether it holds anything of this group or transactional id."""
 
     def counts(self) -> Mapping[str, int]:
         """Returns what it holds, for the log."""
@@ -115,18 +105,15 @@ class Slots(Generic[S]):
         clock: Clock,
         reads: Executor,
         on_found: Callable[[], None],
-        formerly: Callable[[str, int], int] | None = None,
         content: str = "groups",
     ) -> None:
         """`reads` runs the blocking part of loading; `on_found` is called when there is any.
 
-        `formerly` gives the partition where older states put an id, if that may be another one;
         `content` names the state in log messages.
         """
         self._topic = topic
         self._new_shard = new_shard
         self._decode = decode
-        self._formerly = formerly
         self._content = content
         self._metadata = metadata
         self._replicas = replicas
@@ -161,10 +148,6 @@ class Slots(Generic[S]):
         topic = self.topic()
         if topic is None:
             return None
-        if self._formerly is not None:
-            former = self._loaded(self._formerly(name, topic.partition_count))
-            if former.shard.has(name):
-                return former
         return self._loaded(coordinating_partition(name, topic.partition_count))
 
     def _loaded(self, index: int) -> Slot[S]:
@@ -270,10 +253,14 @@ class Slots(Generic[S]):
     async def _load_slot(
         self, slot: Slot[S], now: Callable[[], Instant], on_loaded: Callable[[Slot[S]], None]
     ) -> None:
-        """Replays the log of one partition. Raises RecordsRejected, StorageError."""
+        """Replays the log of one partition, to its end. Raises RecordsRejected, StorageError.
+
+        What is not replicated yet is state too, as in Kafka's CoordinatorLoaderImpl: the leader
+        keeps it.
+        """
         began_s = self._clock.monotonic_s()
         unified_log = slot.partition.log
-        offset, end_offset = unified_log.log_start_offset, slot.partition.high_watermark
+        offset, end_offset = unified_log.log_start_offset, unified_log.end_offset
         loop = asyncio.get_running_loop()
         while offset < end_offset:
             chunk = await loop.run_in_executor(

@@ -515,7 +515,7 @@ class TransactionCoordinator:
     # --- ending ------------------------------------------------------------------------------
 
     def _take_up(self, slot: _Slot, transaction: Transaction) -> None:
-        prepared_end = slot.partition.high_watermark
+        prepared_end = slot.partition.log.end_offset
         self._ending[transaction.transactional_id] = _EndingTransaction(transaction, prepared_end)
 
     def _finish(

@@ -47,9 +47,6 @@ class TransactionShard:
     def get(self, transactional_id: str) -> Transaction | None:
         return self._transactions.get(transactional_id)
 
-    def has(self, transactional_id: str) -> bool:
-        return transactional_id in self._transactions
-
     def counts(self) -> Mapping[str, int]:
         return {"ids": len(self)}
 

@@ -81,18 +81,18 @@ def records_answer(
 def answer_without_read(
     plan: FetchPlan, wanted: WantedPartition, partition: Partition, found: FetchPass
 ) -> FetchResponsePartition | None:
-    """Returns the answer for a partition whose end is reached, or whose records no longer fit the
-    answer; None if it must be read.
+    """Returns the answer for a partition whose high watermark is reached, or whose records no
+    longer fit the answer; None if it must be read.
 
     Of a thousand partitions in a fetch most are like that, and the client waits for all of them.
     """
     unified_log = partition.log
     local = unified_log.local
-    offset, end_offset = wanted.fetch_offset, local.end_offset
+    offset, high_watermark = wanted.fetch_offset, local.high_watermark
     log_start_offset = unified_log.log_start_offset
-    if offset != end_offset and (
+    if offset != high_watermark and (
         not (found.is_full and found.total_bytes)
-        or offset > end_offset
+        or offset > high_watermark
         or offset < local.start_offset
     ):
         return None
@@ -109,20 +109,20 @@ def answer_without_read(
     partition.traffic.fetch_requests += 1
     stable_offset = local.last_stable_offset
     is_committed = plan.isolation is Isolation.READ_COMMITTED
-    if offset < (stable_offset if is_committed else end_offset):
+    if offset < (stable_offset if is_committed else high_watermark):
         found.must_answer = True
     # Answers are never modified, and creating one takes as long as all of the above.
     said = partition.last_empty_answer
     if (
         said is None
-        or said.high_watermark != end_offset
+        or said.high_watermark != high_watermark
         or said.last_stable_offset != stable_offset
         or said.log_start_offset != log_start_offset
         or (said.aborted_transactions is None) is is_committed
     ):
         said = partition.last_empty_answer = FetchResponsePartition(
             index=partition.topic_partition.partition,
-            high_watermark=end_offset,
+            high_watermark=high_watermark,
             last_stable_offset=stable_offset,
             log_start_offset=log_start_offset,
             aborted_transactions=() if is_committed else None,

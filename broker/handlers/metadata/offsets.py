@@ -71,7 +71,6 @@ _FIRST_VERSION = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-HIGH_WATERMARK = -1
 _IN_MEMORY = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 
 
@@ -299,11 +298,8 @@ class OffsetHandlers:
         if "compact" in policy and "delete" not in policy:
             # Kafka, too, refuses it for a compacted topic (Partition.deleteRecordsOnLeader).
             return row(error_code=ErrorCode.POLICY_VIOLATION)
-        before = partition.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
-        if not 0 <= before <= partition.high_watermark:
-            return row(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
         try:
-            return row(low_watermark=partition.log.delete_records(before))
+            return row(low_watermark=partition.log.delete_records(wanted.offset))
         except (RecordsRejected, StorageError) as error:
             return row(error_code=error.kafka_code)
 

@@ -328,7 +328,6 @@ def _read_offsets(directory: LogDir, name: str) -> dict[TopicPartition, int]:
 def write_checkpoints(
     directory: LogDir,
     log_starts: Mapping[TopicPartition, int],
-    high_watermarks: Mapping[TopicPartition, int],
 ) -> None:
     """Replaces the checkpoints of the folder, each synced; blocks. Raises DiskError.
 
@@ -338,7 +337,7 @@ def write_checkpoints(
     logs = dict(directory.logs)
     forgotten = directory.forgotten.difference(logs)
     starts = {key: log_starts.get(key, opened.log_start_offset) for key, opened in logs.items()}
-    watermarks = {key: offset for key, offset in high_watermarks.items() if key in logs}
+    watermarks = {key: opened.high_watermark for key, opened in logs.items()}
     write_recovery_points(directory, logs)
     checkpoint.write_offsets(directory.path / checkpoint.LOG_STARTS, starts)
     checkpoint.write_offsets(directory.path / checkpoint.HIGH_WATERMARKS, watermarks)

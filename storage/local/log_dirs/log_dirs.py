@@ -179,6 +179,9 @@ class LogDirs:
     def _watched(self, directory: LogDir, opened: LocalLog) -> LocalLog:
         opened.on_failure = partial(self._take_offline, directory)
         opened.cleaned_offset = directory.cleaned_offsets.get(opened.topic_partition)
+        # A crash may have lost records that were below it.
+        high_watermark = directory.high_watermarks.get(opened.topic_partition, 0)
+        opened.advance_high_watermark(min(high_watermark, opened.end_offset))
         opened.on_cleaning_undone = partial(self.write_cleaned_offset, opened)
         opened.on_cut = partial(self._note_cut, directory)
         opened.on_full = self.note_full
@@ -445,11 +448,7 @@ class LogDirs:
             if not (error.is_full or error.is_out_of_descriptors):
                 self._take_offline(directory, error)
 
-    def write_checkpoints(
-        self,
-        log_starts: Mapping[TopicPartition, int],
-        high_watermarks: Mapping[TopicPartition, int],
-    ) -> frozenset[Path]:
+    def write_checkpoints(self, log_starts: Mapping[TopicPartition, int]) -> frozenset[Path]:
         """Writes the three checkpoints of every folder, synced. May run in a worker thread.
 
         Returns the folders where that failed: their earlier checkpoints remain valid.
@@ -461,7 +460,7 @@ class LogDirs:
                     failed.add(directory.path)
                     continue
                 try:
-                    write_checkpoints(directory, log_starts, high_watermarks)
+                    write_checkpoints(directory, log_starts)
                     directory.is_checkpoint_late = False
                 except DiskError as error:
                     failed.add(directory.path)
@@ -474,16 +473,10 @@ class LogDirs:
 
     def close(self) -> None:
         """`finish` and `unlock`, with the log starts of the logs themselves."""
-        self.finish({}, {})
+        self.finish({})
         self.unlock()
 
-    def finish(
-        self,
-        log_starts: Mapping[TopicPartition, int],
-        high_watermarks: Mapping[TopicPartition, int],
-        *,
-        is_clean: bool = True,
-    ) -> None:
+    def finish(self, log_starts: Mapping[TopicPartition, int], *, is_clean: bool = True) -> None:
         """Closes every log, and writes the clean-shutdown mark where all succeeded if `is_clean`.
 
         The folders stay locked: no other process may use them yet.
@@ -497,7 +490,7 @@ class LogDirs:
                     self._take_offline(directory, closed)
                 elif closed is not None:
                     rows[directory].append(closed)
-        self.write_checkpoints(log_starts, high_watermarks)
+        self.write_checkpoints(log_starts)
         for directory in self.directories:
             if directory.failure is None and is_clean:
                 # Without space for the rows the next start is slower, but loses nothing.

@@ -275,8 +275,7 @@ class SegmentCopier:
             meta,
             base_offset=source.base_offset,
             end_offset=segment.end_offset,
-            # Any transactional batch, committed or not: without one, a reader need not search
-            # later segments for aborted transactions either.
+            # Any transactional batch, committed or not.
             has_transactions=bool(facts.transactional_batch_count or facts.control_batch_count),
             recompressed_from_bytes=facts.recompressed_from_bytes,
             uploaded_ms=self._clock.now_ms(),

@@ -1,7 +1,8 @@
 """Uploads what lies behind the archive's end in parts, so that losing the machine loses little.
 
     archive ... ][ part ][ part ][part]
-                 [ closed segment ][ open segment ...     those that cannot be copied yet
+                 [ closed segment ][ open segment ...     those that cannot be copied yet, up to
+                                                          the high watermark
 
     1 flush      the log first, so that the bucket never has records that the disk may lose
     2 put        a part with the new batches               crash point tail.after-part
@@ -24,7 +25,7 @@ new goes to the bucket, and what is there stays (KIP-950).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -58,7 +59,9 @@ PARTS_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Extent:
-    """A segment behind the archive at one moment; it begins `position` bytes behind the first."""
+    """What is replicated of a segment behind the archive at one moment; it begins `position` bytes
+    behind the first.
+    """
 
     segment: LogSegment
     position: Position
@@ -70,17 +73,17 @@ class _Extent:
         return self.position + self.size_bytes
 
 
-def _extents(segments: Sequence[LogSegment]) -> Iterator[_Extent]:
+def _extents(segments: Sequence[LogSegment], high_watermark: Offset) -> list[_Extent]:
+    extents: list[_Extent] = []
     position = 0
     for segment in segments:
-        extent = _Extent(
-            segment=segment,
-            position=position,
-            size_bytes=segment.size_bytes,
-            end_offset=segment.end_offset,
-        )
-        yield extent
-        position = extent.end_position
+        border = segment.locate(high_watermark)
+        size, end = border or (segment.size_bytes, segment.end_offset)
+        extents.append(_Extent(segment=segment, position=position, size_bytes=size, end_offset=end))
+        if border is not None:
+            break
+        position += size
+    return extents
 
 
 def tail_check_ms(interval_ms: int, upload_ms: int) -> int:
@@ -110,7 +113,7 @@ class OpenSegmentCopier:
     async def copy(
         self,
         local: LocalLog,
-        segments: Sequence[LogSegment],
+        extents: Sequence[_Extent],
         tail: Sequence[TailPart],
         partition: TopicIdPartition,
         *,
@@ -118,10 +121,10 @@ class OpenSegmentCopier:
     ) -> tuple[TailPart, ...]:
         """Uploads a part; returns the parts to commit: those of `tail` that stay, and the new one.
 
-        `segments` must begin with `tail` and have more. Raises DiskError, TierError.
+        `extents` must begin with `tail` and have more. Raises DiskError, TierError.
         """
         position = tail[-1].end_position if tail else 0
-        extent = next(one for one in _extents(segments) if one.end_position > position)
+        extent = next(one for one in extents if one.end_position > position)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, local.flush, extent.end_offset)  # 1
         call = partial(self._put, extent, tuple(tail), partition, leader_epoch)
@@ -219,16 +222,17 @@ class OpenSegmentSteps:
         owner, local = self._owner, self._owner.log.local
         cut_count, segments = local.cut_count, self._segments()
         tail = await self._tail_that_fits(segments)
-        if not self._is_due(owner.log, segments, tail) or len(tail) >= PARTS_MAX:
+        extents = _extents(segments, local.high_watermark)
+        if not self._is_due(owner.log, extents, tail) or len(tail) >= PARTS_MAX:
             return False
         if await self._copier.quota.wait_a_step():
             return True
         await owner.ensure_manifest()
         if owner.life.is_detached():
             return False
-        manifest, end_offset = owner.manifest(), local.end_offset
+        manifest, extents = owner.manifest(), _extents(segments, local.high_watermark)
         parts = await self._copier.copy(
-            local, segments, tail, owner.remote.partition, leader_epoch=owner.leader_epoch
+            local, extents, tail, owner.remote.partition, leader_epoch=owner.leader_epoch
         )
         self._copier.quota.record(parts[-1].size_bytes)
         if owner.life.is_detached() or local.cut_count != cut_count:
@@ -237,7 +241,7 @@ class OpenSegmentSteps:
         await owner.commit(manifest.with_tail(parts, marked_ms=owner.clock.now_ms()))  # 3
         crash_point(TAIL_AFTER_COMMIT)
         self._note_checked(segments, cut_count)
-        if parts[-1].end_offset < end_offset:
+        if parts[-1].end_offset < extents[-1].end_offset:
             # The remaining records are as old: they are due as well.
             return True
         self._waiting_since_s = None
@@ -276,14 +280,14 @@ class OpenSegmentSteps:
         self._checked, self._checked_cut_count = WeakSet(segments), cut_count
 
     def _is_due(
-        self, unified_log: UnifiedLog, segments: Sequence[LogSegment], tail: Sequence[TailPart]
+        self, unified_log: UnifiedLog, extents: Sequence[_Extent], tail: Sequence[TailPart]
     ) -> bool:
-        """Returns whether records of `segments` behind `tail` have waited as long as they may."""
+        """Returns whether records of `extents` behind `tail` have waited as long as they may."""
         upload_ms = unified_log.config.strandline_remote_active_segment_upload_ms
         is_wanted = upload_ms >= 0 and unified_log.local.is_being_copied
-        waiting_bytes = sum(segment.size_bytes for segment in segments)
-        has_more = waiting_bytes > (tail[-1].end_position if tail else 0)
-        has_more = has_more and unified_log.local.end_offset > unified_log.log_start_offset
+        waiting_end = extents[-1].end_position if extents else 0
+        has_more = waiting_end > (tail[-1].end_position if tail else 0)
+        has_more = has_more and unified_log.high_watermark > unified_log.log_start_offset
         if not is_wanted or not has_more:
             self._waiting_since_s = None
             return False

@@ -240,7 +240,7 @@ class PartitionTiering:
             return None
         clock, config = self.owner.clock, self.log.config
         age_s = self._exposure_age.note(
-            covered, self.log.end_offset, now_s=clock.monotonic_s(), now_ms=clock.now_ms()
+            covered, self.log.high_watermark, now_s=clock.monotonic_s(), now_ms=clock.now_ms()
         )
         is_off = config.remote_log_copy_disable
         promised_ms = -1 if is_off else config.strandline_remote_active_segment_upload_ms

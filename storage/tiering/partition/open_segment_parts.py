@@ -73,12 +73,13 @@ def fault_of_part(store: ObjectStore, part: TailPart) -> str:
 def append_part(local: LocalLog, content: bytearray) -> None:
     """Appends the batches of a part that the log lacks, with their offsets and epochs.
 
-    Raises CorruptRecords, DiskError.
+    The bucket has only records below the high watermark. Raises CorruptRecords, DiskError.
     """
     for batch in walk(content):
         if batch.header.base_offset >= local.end_offset:
             rest = memoryview(content)[batch.position :]
             local.append(rest, leader_epoch=-1, origin=AppendOrigin.REPLICATION)
+            local.advance_high_watermark(local.end_offset)
             return
 
 

@@ -27,7 +27,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.recovery_report import RecoveryReport
-from strandline.storage.model import TopicPartition
+from strandline.storage.model import Isolation, TopicPartition
 from strandline.storage.records.batch.batch import read_header, stamp
 from tests.support.manual_clock import ManualClock
 from tests.unit.broker.cluster.controlled import registered
@@ -82,8 +82,9 @@ class MemoryPartition:
         self.batches.append((self.end_offset, bytes(records)))
         self.end_offset += read_header(records).record_count
 
-    def read(self, offset: int, *, bytes_max: int) -> object:
+    def read(self, offset: int, *, bytes_max: int, isolation: Isolation) -> object:
         """One batch at a time, as a log with tiny chunks."""
+        assert isolation is Isolation.LOG_END
         if self.failure is not None:
             raise self.failure
         (batch,) = [data for start, data in self.batches if start == offset]

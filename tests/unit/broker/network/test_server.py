@@ -432,7 +432,7 @@ def test_a_client_on_this_machine_is_not_paced() -> None:
         await until(lambda: len(server._connections) == 1)
         (connection,) = server._connections
         expected = UNPACED if of_the_system.startswith(PACED_PREFIX) else of_the_system
-        assert congestion_control(connection._socket) == expected
+        assert congestion_control(connection._transport._socket) == expected
         writer.close()
 
     run(test)

@@ -41,6 +41,7 @@ from strandline.storage.remote.keys import GROUPS_PREFIX, TRANSACTIONS_PREFIX, s
 from strandline.storage.remote.object_store.interface import IfMatches, ObjectInfo
 from strandline.storage.tiering.log.exposure import Exposure
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+from tests.support.lone_replica import append_alone
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import Fault, MemoryStore, Timing
 
@@ -205,7 +206,7 @@ def test_the_bucket_follows_the_log_and_an_unknown_outcome_is_looked_at(tmp_path
             assert await archive.run_once() == 0, "nothing is written over nothing"
             for offset in (1, 2):
                 records = memoryview(bytearray(batch(0, [commit("a", offset)])))
-                local.append(records, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+                append_alone(local, records, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
                 store.add_fault(
                     Fault(operation="put", error=TierUnavailable, moment=Timing.AFTER, times=1)
                 )
@@ -219,7 +220,8 @@ def test_the_bucket_follows_the_log_and_an_unknown_outcome_is_looked_at(tmp_path
             # Somebody else writes there: this broker is not the only one, and stops.
             store.put(state_key(GROUPS_PREFIX, 0), b"")
             clock.advance_ms(60_000)
-            local.append(
+            append_alone(
+                local,
                 memoryview(bytearray(batch(0, [commit("a", 3)]))),
                 leader_epoch=0,
                 origin=AppendOrigin.COORDINATOR,
@@ -328,7 +330,8 @@ def test_a_late_write_of_a_dead_broker_does_not_stop_its_successor(tmp_path: Pat
             )
             store.late = batch(0, [commit("a", 2)])
             for offset in (3, 4):
-                local.append(
+                append_alone(
+                    local,
                     memoryview(bytearray(batch(0, [commit("a", offset)]))),
                     leader_epoch=0,
                     origin=AppendOrigin.COORDINATOR,
@@ -355,7 +358,8 @@ def test_no_state_of_the_groups_comes_back_as_it_was(tmp_path: Path) -> None:
             )
             (key, value) = commit("a", 1)
             for records in ([(key, value)], [(key, None)]) * 3:
-                local.append(
+                append_alone(
+                    local,
                     memoryview(bytearray(batch(0, records))),
                     leader_epoch=0,
                     origin=AppendOrigin.COORDINATOR,
@@ -436,8 +440,11 @@ def test_the_line_about_deleted_state_is_right_for_groups_and_for_transactional_
 
 
 def append(local: LocalLog, records: Sequence[tuple[bytes, bytes | None]]) -> None:
-    local.append(
-        memoryview(bytearray(batch(0, records))), leader_epoch=0, origin=AppendOrigin.COORDINATOR
+    append_alone(
+        local,
+        memoryview(bytearray(batch(0, records))),
+        leader_epoch=0,
+        origin=AppendOrigin.COORDINATOR,
     )
 
 

@@ -21,6 +21,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import DiskError, MessageTooLarge
 from tests.unit.broker.coordination.coordinator_world import (
     TOPIC_ID,
+    MemoryPartition,
     Running,
     World,
     commit_request,
@@ -260,5 +261,20 @@ def test_a_caller_that_gives_up_is_forgotten() -> None:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         assert coordinator.statistics().parked_requests == 0
+
+    play(scenario)
+
+
+def test_groups_go_with_their_topic_and_begin_anew_with_another_one() -> None:
+    async def scenario(world: World) -> None:
+        coordinator = world.coordinator()
+        await coordinator.commit("g", commit_request())
+        offsets = world.image.topics[OFFSETS_TOPIC]
+        world.publish(coordinator, TopicDeleted(topic_id=offsets.topic_id))
+        assert coordinator.statistics().loaded_partitions == 0
+        assert offset_in(coordinator, "g") is None
+        world.partitions = {0: MemoryPartition(0), 1: MemoryPartition(1)}
+        await coordinator.commit("g", commit_request(7))
+        assert offset_in(coordinator, "g") == 7
 
     play(scenario)

@@ -145,7 +145,7 @@ def test_only_an_answer_with_more_cold_records_than_local_ones_yields_to_live_tr
         log=SimpleNamespace(
             config=partition.log.config,
             has_unknown_extent=False,
-            local=SimpleNamespace(start_offset=1, end_offset=1),
+            local=SimpleNamespace(start_offset=1, high_watermark=1),
             log_start_offset=0,
             read=lambda *_, **__: None,
             read_remote=read_remote,

@@ -14,7 +14,7 @@ import pytest
 
 from strandline.broker.network import connection as connection_module
 from strandline.broker.network.connection import TURN_BYTES_MAX
-from strandline.broker.network.socket_writer import JOIN_BYTES_MAX
+from strandline.broker.network.transport import JOIN_BYTES_MAX
 from strandline.storage.files import FileRange, OpenFile
 from strandline.storage.quiet_log import QuietLog
 from tests.unit.broker.network.connected import (
