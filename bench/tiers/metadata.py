@@ -112,9 +112,7 @@ def _copying(create_logs: Callable[..., list[LocalLog]]) -> Callable[..., list[L
 async def _create(metadata: Metadata, topics: int, partitions: int) -> None:
     for first in range(0, topics, TOPICS_PER_ENTRY):
         wanted = [_topic(number, partitions) for number in range(first, first + TOPICS_PER_ENTRY)]
-        await metadata.change(
-            partial(controller.create_topics, topics=wanted, node_ids=(1,), defaults=DEFAULTS)
-        )
+        await metadata.change(partial(controller.create_topics, topics=wanted, defaults=DEFAULTS))
     assert len(metadata.image.topics) == topics
 
 
@@ -129,12 +127,11 @@ def _topic(number: int, partitions: int) -> NewTopic:
 
 def _changes(partitions: int) -> dict[str, Iterator[Change]]:
     return {
-        "producer ids": (controller.allocate_producer_ids for _ in count()),
+        "producer ids": (partial(controller.allocate_producer_ids, node_id=1) for _ in count()),
         "a topic made": (
             partial(
                 controller.create_topics,
                 topics=[_topic(10**6 + number, partitions)],
-                node_ids=(1,),
                 defaults=DEFAULTS,
             )
             for number in range(ENTRIES_MEASURED)

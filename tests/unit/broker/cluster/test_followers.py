@@ -19,7 +19,6 @@ from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.quotas.quotas import ClientQuotas, QuotaWindows
-from strandline.storage.model import TopicId
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
 from strandline.storage.tiering.manager.manager import TieringManager
@@ -102,22 +101,21 @@ def tiering(executor: Executor) -> Iterator[TieringManager]:
 
 
 async def replicas(publications: Iterable[Publication]) -> object:
-    """What is served, and tiered; of what is purged, what nobody has to purge."""
+    """What is served, and tiered."""
     with (
         tempfile.TemporaryDirectory() as folder,
         ThreadPoolExecutor(1) as disk,
         tiering(disk) as manager,
     ):
-        dirs, purged = open_dirs(Path(folder)), set[TopicId]()
+        dirs = open_dirs(Path(folder))
         served = ReplicaManager(
             dirs,
-            BothTiers(manager, {}, lookups=disk, on_purged=purged.add),
+            BothTiers(manager, {}, lookups=disk),
             topic_defaults=dict,
             disk=disk,
             syncs=disk,
         )
         await served.follow(MetadataDelta(MetadataImage()), MetadataImage())
-        image = MetadataImage()
         for delta, image in publications:
             await served.follow(delta, image)
         partitions = {
@@ -132,7 +130,7 @@ async def replicas(publications: Iterable[Publication]) -> object:
         names = {(name, served.traffic_of(name) is not None) for name in served.topic_names()}
         folders = {path.name for path in Path(folder).glob("*-?")}
         dirs.close()
-        return partitions, names, folders, manager.untiered, purged & {*image.pending_purges}
+        return partitions, names, folders, manager.untiered
 
 
 @settings(max_examples=15)

@@ -17,6 +17,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import DiskError
 from strandline.storage.remote.object_store.interface import ObjectStore
 from tests.support.memory_store import MemoryStore
+from tests.unit.broker.cluster.controlled import registered
 from tests.unit.broker.cluster.metadata_rig import opened
 
 
@@ -41,7 +42,6 @@ def create(name: str) -> Callable[[MetadataImage], controller.Decision[controlle
     return partial(
         controller.create_topics,
         topics=[NewTopic(name=name, partition_count=1, replication_factor=1)],
-        node_ids=(1,),
         defaults=TopicDefaults(),
     )
 
@@ -56,6 +56,8 @@ def play(
 
             def begin() -> Metadata:
                 log = opened(shared)
+                if not log.image.brokers:
+                    log.append([registered()])
                 return Metadata(log.image, log, executor=executor)
 
             async with asyncio.timeout(60):

@@ -270,7 +270,7 @@ def test_groups_go_with_their_topic_and_begin_anew_with_another_one() -> None:
         coordinator = world.coordinator()
         await coordinator.commit("g", commit_request())
         offsets = world.image.topics[OFFSETS_TOPIC]
-        world.publish(coordinator, TopicDeleted(topic_id=offsets.topic_id))
+        world.publish(coordinator, RemoveTopicRecord(topic_id=offsets.topic_id))
         assert coordinator.statistics().loaded_partitions == 0
         assert offset_in(coordinator, "g") is None
         world.partitions = {0: MemoryPartition(0), 1: MemoryPartition(1)}
