@@ -27,7 +27,6 @@ from strandline.broker.cluster.metadata.controller_messages import (
     TopicDefaults,
 )
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.config.loading import load_config
 from strandline.broker.server.app import Broker
 from strandline.storage.clock import SystemClock
@@ -67,8 +66,7 @@ async def _measured(folder: Path, topics: int, partitions: int) -> Sequence[Figu
     figures = []
     try:
         with patch.object(LogDirs, "create_logs", _copying(LogDirs.create_logs)):
-            metadata = broker._metadata
-            await _create(metadata, topics, partitions)
+            await _create(broker, topics, partitions)
             gc.collect()
             gc.freeze()
             for what, changes in _changes(partitions).items():
@@ -76,7 +74,7 @@ async def _measured(folder: Path, topics: int, partitions: int) -> Sequence[Figu
                     Figure(
                         part="metadata",
                         name=f"{what}, {size}",
-                        value=await _cost_ms(metadata, changes),
+                        value=await _cost_ms(broker, changes),
                         unit="ms",
                         goal="< 1" if topics * partitions <= 5_000 else "< 2",
                     )
@@ -109,11 +107,12 @@ def _copying(create_logs: Callable[..., list[LocalLog]]) -> Callable[..., list[L
     return create
 
 
-async def _create(metadata: Metadata, topics: int, partitions: int) -> None:
+async def _create(broker: Broker, topics: int, partitions: int) -> None:
     for first in range(0, topics, TOPICS_PER_ENTRY):
         wanted = [_topic(number, partitions) for number in range(first, first + TOPICS_PER_ENTRY)]
-        await metadata.change(partial(controller.create_topics, topics=wanted, defaults=DEFAULTS))
-    assert len(metadata.image.topics) == topics
+        create = partial(controller.create_topics, topics=wanted, defaults=DEFAULTS)
+        await broker._controller.change(create)
+    assert len(broker._metadata.image.topics) == topics
 
 
 def _topic(number: int, partitions: int) -> NewTopic:
@@ -151,13 +150,13 @@ def _changes(partitions: int) -> dict[str, Iterator[Change]]:
     }
 
 
-async def _cost_ms(metadata: Metadata, changes: Iterator[Change]) -> float:
+async def _cost_ms(broker: Broker, changes: Iterator[Change]) -> float:
     """Returns the median CPU time of an entry."""
     costs_ms = []
     for _, change in zip(range(ENTRIES_MEASURED), changes, strict=False):
-        before = metadata.image
+        before = broker._metadata.image
         began_s = time.thread_time()
-        decision = await metadata.change(change)
+        decision = await broker._controller.change(change)
         before.apply_entry(decision.records)
         costs_ms.append(1000 * (time.thread_time() - began_s))
     return statistics.median(costs_ms)

@@ -25,11 +25,12 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.active_controller import ActiveController, ControllerClient
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.log_reader import is_empty
-from strandline.broker.cluster.metadata.metadata import Follower, Metadata
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.tiers import BothTiers, LocalTier, is_tiered
+from strandline.broker.cluster.metadata.view import Follower, MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
 from strandline.broker.config.broker_config import BrokerConfig
@@ -133,7 +134,9 @@ class Broker:
         self._metadata_log: MetadataLog
         self._remote: RemoteTier | None = None
         self._replicas: ReplicaManager
-        self._metadata: Metadata
+        self._metadata: MetadataView
+        self._controller: ActiveController
+        self._controller_client: ControllerClient
         self._groups: GroupCoordinator
         self._markers: LocalMarkers
         self._transactions: TransactionCoordinator
@@ -179,7 +182,8 @@ class Broker:
         image = self._metadata_log.image
         if self._store is None:
             warn_of_unreachable_archive(image)
-        self._metadata = Metadata(image, self._metadata_log, executor=metadata)
+        self._metadata = MetadataView(image)
+        self._use(ActiveController(self._metadata, self._metadata_log, executor=metadata))
         await self._metadata.publish_to(self._running.follow, self._quotas.follow)
         logs = await self._in(
             disk, partial(load_logs, self._log_dirs, image, self._running.current)
@@ -196,7 +200,7 @@ class Broker:
         upkeep = await self._make_services(last_time)
         self._loops |= {
             "producer expiry": upkeep.expire_producers_forever,
-            "purges": partial(self._purges.note_forever, self._metadata),
+            "purges": partial(self._purges.note_forever, self._controller_client),
         }
         self._phase = Phase.STARTED
         if self._remote is not None and self._claim is not None:
@@ -205,6 +209,14 @@ class Broker:
                 from strandline.broker.server.archive_upkeep import start_tiering
 
                 await start_tiering(self._remote.manager, self._metadata_log, self._workers)
+
+    def _use(self, active: ActiveController) -> None:
+        self._controller = active
+        self._controller_client = ControllerClient(
+            active,
+            node_id=self._config.node_id,
+            topic_defaults=lambda: self._running.current.topics,
+        )
 
     async def _read_last_time(self) -> LastTime:
         """Reads the last trusted time; retention uses it instead of a wrong clock at the start."""
@@ -222,8 +234,8 @@ class Broker:
         self._groups = GroupCoordinator(
             config.groups,
             self._metadata,
+            self._controller_client,
             self._replicas,
-            topic_defaults=self._running.current.topics,
             clock=clock,
             reads=self._workers.lookups,
             times_of=self._times_of,
@@ -233,10 +245,9 @@ class Broker:
         self._transactions = TransactionCoordinator(
             lambda: self._running.current.transactions,
             self._metadata,
+            self._controller_client,
             self._replicas,
             self._markers,
-            node_id=config.node_id,
-            topic_defaults=self._running.current.topics,
             clock=clock,
             reads=self._workers.lookups,
             believed_ms=guard.now_ms,
@@ -278,7 +289,7 @@ class Broker:
         upkeep = LogUpkeep(
             self._replicas,
             self._log_dirs,
-            metadata=self._metadata,
+            controller=self._controller_client,
             running=self._running,
             workers=self._workers,
             clock=clock,
@@ -433,6 +444,8 @@ class Broker:
         services = Services(
             running=self._running,
             metadata=self._metadata,
+            controller=self._controller,
+            controller_client=self._controller_client,
             replicas=self._replicas,
             quotas=self._quotas,
             traffic=self._traffic,

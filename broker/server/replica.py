@@ -28,7 +28,7 @@ from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.replicas.read_only_replica import (
     FollowedLog,
     FollowedTiers,
-    FollowingMetadata,
+    FollowingController,
 )
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
@@ -76,7 +76,7 @@ class ReplicaBroker(Broker):
         self._changes: ChangeReader
         # A read of the mirror is due.
         self._is_behind = False
-        self._following: FollowingMetadata
+        self._following: FollowingController
         # The start of the last poll, and of the last one of which everything was taken over.
         self._polled_s = self._caught_up_s = clock.monotonic_s()
 
@@ -119,14 +119,15 @@ class ReplicaBroker(Broker):
             disk=self._workers.disk,
             syncs=self._workers.syncs,
         )
-        self._following = FollowingMetadata(
+        self._following = FollowingController(
             origin,
             self._metadata_log,
             node_id=config.node_id,
             executor=self._workers.metadata,
         )
-        self._metadata = self._following
-        image = self._following.image
+        self._metadata = self._following.view
+        self._use(self._following)
+        image = self._metadata.image
         await self._metadata.publish_to(self._running.follow, self._quotas.follow)
         # Its folders of a deleted topic hold no records, so they are not kept.
         load = partial(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
@@ -49,7 +49,7 @@ class Sources:
     requests: RequestTraffic
     server: Server
     failed_logins: Callable[[], Mapping[str, int]]
-    metadata: Metadata
+    metadata: MetadataView
     replicas: ReplicaManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator

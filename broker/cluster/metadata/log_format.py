@@ -6,18 +6,29 @@ are Kafka's, in Kafka's JSON; documents of before are read as well (old_records.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
-from strandline.broker.cluster.metadata.image_records import image_records
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.old_records import (
     old_snapshot_records,
     old_type,
     replay_old,
 )
+from strandline.broker.cluster.metadata.records import (
+    ALL_BROKERS,
+    NO_BROKER,
+    config_records,
+    pending_purge_record,
+    quota_records,
+    scram_records,
+)
 from strandline.broker.protocol.formats.metadata_records import (
+    FeatureLevelRecord,
     MetadataRecord,
+    ProducerIdsRecord,
+    ResourceType,
+    TopicRecord,
     UnknownRecord,
     record_from_json,
     record_to_json,
@@ -240,3 +251,38 @@ def _of_later_release(key: str, error: Exception) -> UnsupportedFormat:
     return UnsupportedFormat(
         f"{key}: {error}: a later release wrote it, start that one or a newer one"
     )
+
+
+# --- the records of an image ---------------------------------------------------------------------
+
+
+def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
+    """Yields the records that make an image out of nothing, without version, offset and cluster.
+
+    In the order of Kafka's MetadataImage.write: what a record names stands before it.
+    """
+    for feature, level in image.feature_levels.items():
+        yield FeatureLevelRecord(name=feature, feature_level=level)
+    yield from image.brokers.values()
+    for topic in image.topics.values():
+        yield from _topic_records(topic)
+    for node_id, properties in image.broker_properties.items():
+        name = ALL_BROKERS if node_id is None else str(node_id)
+        yield from config_records(ResourceType.BROKER, name, {}, properties)
+    for group_id, properties in image.group_properties.items():
+        yield from config_records(ResourceType.GROUP, group_id, {}, properties)
+    for deleted in image.pending_purges.values():
+        yield pending_purge_record(deleted)
+    for entity, quotas in image.client_quotas.items():
+        yield from quota_records(entity, {}, quotas)
+    if image.next_producer_id:
+        yield ProducerIdsRecord(broker_id=NO_BROKER, next_producer_id=image.next_producer_id)
+    for user, credentials in image.scram_credentials.items():
+        yield from scram_records(user, {}, credentials)
+
+
+def _topic_records(topic: TopicImage) -> Iterator[MetadataRecord]:
+    yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
+    yield from config_records(ResourceType.TOPIC, topic.name, {}, topic.properties)
+    for partition in topic.partitions:
+        yield partition.record(topic.topic_id)

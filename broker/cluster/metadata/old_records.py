@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from strandline.broker.cluster.metadata.features import first_levels
 from strandline.broker.cluster.metadata.image import MetadataDelta, PartitionImage, TopicImage
-from strandline.broker.cluster.metadata.image_records import NO_BROKER
 from strandline.broker.cluster.metadata.records import (
     ALL_BROKERS,
+    NO_BROKER,
     DeletedTopic,
     NodeId,
     QuotaEntity,

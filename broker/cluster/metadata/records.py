@@ -41,6 +41,8 @@ REMOTE_ENABLED = "remote.storage.enable"
 DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 # The resource of the properties of all brokers.
 ALL_BROKERS = ""
+# In a ProducerIdsRecord that no broker asked for.
+NO_BROKER: NodeId = -1
 _PURGE_PREFIX = "strandline.purge."
 
 # Numbers of mechanisms in requests and records (ScramMechanism).

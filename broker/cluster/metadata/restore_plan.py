@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.image_records import NO_BROKER
 from strandline.broker.cluster.metadata.records import (
+    NO_BROKER,
     NodeId,
     deletion_records,
     partition_records,

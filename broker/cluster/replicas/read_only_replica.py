@@ -18,6 +18,7 @@ from concurrent.futures import Executor
 from dataclasses import fields, replace
 from typing import Any
 
+from strandline.broker.cluster.metadata.active_controller import ActiveController
 from strandline.broker.cluster.metadata.controller_messages import Decision, ResultT
 from strandline.broker.cluster.metadata.image import (
     MetadataDelta,
@@ -25,11 +26,11 @@ from strandline.broker.cluster.metadata.image import (
     PartitionImage,
     TopicImage,
 )
-from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.cluster.metadata.tiers import LocalTier, describe, is_tiered
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.protocol.formats.metadata_records import (
     ConfigRecord,
     MetadataRecord,
@@ -102,8 +103,11 @@ class FollowedTiers(LocalTier):
         self._manager.detach(unified_log.topic_partition)
 
 
-class FollowingMetadata(Metadata):
-    """The image of the origin, merged with the internal topics of this broker."""
+class FollowingController(ActiveController):
+    """Follows the origin: its image, merged with the internal topics of this broker.
+
+    Decides on these topics alone.
+    """
 
     def __init__(
         self,
@@ -119,8 +123,9 @@ class FollowingMetadata(Metadata):
         self._node_id = node_id
         # What the image was merged from.
         self._merged = MetadataImage(), MetadataImage()
-        super().__init__(MetadataImage(), own, executor=executor)
-        self._image = self._followed = self._merge().image()
+        self.view = MetadataView(MetadataImage())
+        self.view = MetadataView(self._merge().image())
+        super().__init__(self.view, own, executor=executor)
 
     @property
     def origin_version(self) -> int:
@@ -135,7 +140,7 @@ class FollowingMetadata(Metadata):
         Raises StorageError if the log of this broker cannot be written.
         """
         async with self._changing:
-            decision = decide(self._image)
+            decision = decide(self.view.image)
             if not decision.records:
                 return decision
             if not _create_internal_topics(decision.records):
@@ -145,7 +150,7 @@ class FollowingMetadata(Metadata):
             await self._take_over_both()
             return decision
 
-    async def bump_leader_epochs(self, node_id: NodeId) -> None:
+    async def raise_leader_epochs(self, node_id: NodeId) -> None:
         """Creates missing partitions. The epochs are the origin's."""
         async with self._changing:
             await self._take_over_both()
@@ -159,7 +164,7 @@ class FollowingMetadata(Metadata):
 
     async def _take_over_both(self) -> None:
         delta = self._merge()
-        await self._take_over(delta.image(), delta)
+        await self.view.take_over(delta.image(), delta)
 
     def _merge(self) -> MetadataDelta:
         """Merges what changed: the tiered topics of the origin, led by this node, internal ones of
@@ -169,7 +174,7 @@ class FollowingMetadata(Metadata):
         self._merged = self._origin.image, self._own.image
         origin = MetadataDelta(origin_before, self._origin.image)
         own = MetadataDelta(own_before, self._own.image)
-        merged = MetadataDelta(self._image)
+        merged = MetadataDelta(self.view.image)
         merged.version, merged.cluster_id = origin.version, origin.cluster_id
         merged.feature_levels = origin.feature_levels
         merged.brokers = own.brokers

@@ -27,9 +27,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
+from strandline.broker.cluster.metadata.active_controller import ControllerClient
+from strandline.broker.cluster.metadata.controller_messages import NewTopic
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
-from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
@@ -111,10 +112,10 @@ class GroupCoordinator:
     def __init__(
         self,
         config: GroupConfig,
-        metadata: Metadata,
+        metadata: MetadataView,
+        controller: ControllerClient,
         replicas: ReplicaManager,
         *,
-        topic_defaults: TopicDefaults,
         clock: Clock,
         reads: Executor,
         times_of: Callable[[str], MemberTimes] = lambda _group_id: DEFAULT_TIMES,
@@ -152,8 +153,8 @@ class GroupCoordinator:
             ),
             decode_records,
             metadata,
+            controller,
             replicas,
-            topic_defaults=topic_defaults,
             clock=clock,
             reads=reads,
             on_found=self._wake.set,

@@ -98,7 +98,7 @@ class AlterConfigsHandlers:
     """Handlers of the two APIs that change configurations."""
 
     def __init__(self, services: Services) -> None:
-        self._metadata = services.metadata
+        self._controller = services.controller
         self._services = services
 
     async def incremental_alter_configs(
@@ -213,7 +213,7 @@ class AlterConfigsHandlers:
             return Decision(records=tuple(records) if intent is Intent.APPLY else (), results=())
 
         try:
-            await self._metadata.change(decide_one)
+            await self._controller.change(decide_one)
         except Refusal as refusal:
             return _refused(refusal)
         except StorageError as error:
@@ -249,7 +249,7 @@ class AlterConfigsHandlers:
         if not wanted:
             return {}
         try:
-            decision = await self._metadata.change(
+            decision = await self._controller.change(
                 lambda image: decide(
                     image, wanted, defaults=self._services.topic_defaults, intent=intent
                 )

@@ -55,6 +55,7 @@ class ScramUserHandlers:
 
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
+        self._controller = services.controller
 
     def describe_user_scram_credentials(
         self, request: DescribeUserScramCredentialsRequest, _context: RequestContext
@@ -72,7 +73,7 @@ class ScramUserHandlers:
     ) -> AlterUserScramCredentialsResponse:
         refuse_flood(len(request.deletions) + len(request.upsertions))
         try:
-            decision = await self._metadata.change(lambda image: alter(image, request))
+            decision = await self._controller.change(lambda image: alter(image, request))
             results = decision.results
         except StorageError as error:
             names = dict.fromkeys(change.name for change in _changes(request))

@@ -69,6 +69,7 @@ class TopicHandlers:
 
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
+        self._controller = services.controller
         self._services = services
 
     async def create_topics(
@@ -134,7 +135,7 @@ class TopicHandlers:
         )
         done: Sequence[DeleteResult]
         try:
-            decision = await self._metadata.change(
+            decision = await self._controller.change(
                 lambda image: controller.delete_topics(
                     image, references, defaults=self._services.topic_defaults
                 )
@@ -202,7 +203,7 @@ class TopicHandlers:
     ) -> Sequence[TopicResult]:
         """Returns a result per name; errors if the metadata log could not be written."""
         try:
-            return (await self._metadata.change(decide)).results
+            return (await self._controller.change(decide)).results
         except StorageError as error:
             code = ErrorCode(error.kafka_code)
             return [

@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.controller_messages import NewTopic
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
@@ -146,13 +145,7 @@ class MetadataHandlers:
         if not missing:
             return image
         try:
-            await self._metadata.change(
-                lambda newest: controller.create_topics(
-                    newest,
-                    missing,
-                    defaults=self._services.topic_defaults,
-                )
-            )
+            await self._services.controller_client.create_topics(missing)
         except StorageError as error:
             # The answer has UNKNOWN_TOPIC_OR_PARTITION, and the client retries.
             self._quiet_log.say(

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.tiers import BothTiers
-from strandline.broker.cluster.replicas.read_only_replica import FollowingMetadata
+from strandline.broker.cluster.replicas.read_only_replica import FollowingController
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import RunningConfig
@@ -149,7 +149,9 @@ def test_a_read_only_replica_has_the_same_image(picks: list) -> None:  # type: i
     async def follow(store: ObjectStore, *, polls_each: bool) -> MetadataImage:
         with ThreadPoolExecutor(1) as executor:
             writer, origin = opened(store), opened(store)
-            replica = FollowingMetadata(origin, opened(MemoryStore()), node_id=7, executor=executor)
+            replica = FollowingController(
+                origin, opened(MemoryStore()), node_id=7, executor=executor
+            )
             image = MetadataImage()
 
             def take(delta: MetadataDelta, after: MetadataImage) -> None:
@@ -157,18 +159,18 @@ def test_a_read_only_replica_has_the_same_image(picks: list) -> None:  # type: i
                 assert delta.before == image
                 image = after
 
-            await replica.publish_to(take)
+            await replica.view.publish_to(take)
             for records in entries:
                 if records is not FIRST:
                     writer.append(records)
                 if polls_each:
                     await replica.refresh()
             await replica.refresh()
-            assert image is replica.image
-            again = FollowingMetadata(
+            assert image is replica.view.image
+            again = FollowingController(
                 opened(store), opened(MemoryStore()), node_id=7, executor=executor
             )
-            assert again.image == image
+            assert again.view.image == image
             return image
 
     one, another = (

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
 
-from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
+from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.controller_messages import (
+    NewTopic,
+    TopicDefaults,
+    TopicResult,
+)
 from strandline.broker.cluster.metadata.features import first_levels
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.records import topic_records
@@ -110,10 +115,15 @@ class World:
     clock: ManualClock = field(default_factory=ManualClock)
     executor: ResizablePool = field(default_factory=lambda: ResizablePool(1, "reads"))
 
-    async def change(self, decide: Callable[[MetadataImage], Any]) -> Any:
-        decision = decide(self.image)
+    async def create_topics(self, topics: Sequence[NewTopic]) -> Sequence[TopicResult]:
+        decision = controller.create_topics(self.image, topics, defaults=TopicDefaults())
         self.image = self.image.apply_entry(decision.records)
-        return decision
+        return decision.results
+
+    async def allocate_producer_ids(self) -> range:
+        decision = controller.allocate_producer_ids(self.image, 1)
+        self.image = self.image.apply_entry(decision.records)
+        return decision.results[0]
 
     def publish(self, coordinator: GroupCoordinator, *records: MetadataRecord) -> None:
         """Changes the metadata, which that coordinator follows."""
@@ -130,7 +140,7 @@ class World:
             replace(CONFIG, offsets_partition_count=len(self.partitions)),
             self,  # type: ignore[arg-type]  # a fake of what is used of it
             self,  # type: ignore[arg-type]  # likewise
-            topic_defaults=TopicDefaults(),
+            self,  # type: ignore[arg-type]  # likewise
             clock=self.clock,
             reads=self.executor,
         )

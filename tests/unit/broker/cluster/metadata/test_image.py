@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
-from strandline.broker.cluster.metadata.image_records import image_records
+from strandline.broker.cluster.metadata.log_format import image_records
 from strandline.broker.cluster.metadata.records import (
     ALL_BROKERS,
     DeletedTopic,

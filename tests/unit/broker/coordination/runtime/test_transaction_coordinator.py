@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.runtime import transaction_coordinator
@@ -105,9 +104,8 @@ class TransactionWorld(World):
             lambda: self.config,
             self,  # type: ignore[arg-type]  # a fake of what is used of it
             self,  # type: ignore[arg-type]  # likewise
+            self,  # type: ignore[arg-type]  # likewise
             self.markers,  # type: ignore[arg-type]  # likewise
-            node_id=1,
-            topic_defaults=TopicDefaults(),
             clock=self.clock,
             reads=self.executor,
         )
