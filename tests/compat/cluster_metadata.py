@@ -9,8 +9,10 @@ Kafka       kafka-dump-log prints what we wrote
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -32,6 +34,10 @@ from confluent_kafka.admin import (
 )
 
 from bench.comparison.peers import Kafka, kafka_java
+from strandline.broker.cluster.metadata.features import first_levels
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.log_format import encode_snapshot
+from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.protocol.formats.metadata_records import (
     MetadataRecord,
     decode_record,
@@ -144,7 +150,7 @@ def compare(ours: Iterable[MetadataRecord], kafkas: Sequence[dict[str, Json]], p
 
 
 def write(folder: Path) -> list[Path]:
-    """A segment and a checkpoint that hold a record of every type."""
+    """A segment and a checkpoint that hold a record of every type, and a snapshot of ours."""
     folder.mkdir(parents=True)
     lines = RECORDS.read_text().splitlines()
     values = [encode_record(record_from_json(json.loads(line)["record"])) for line in lines]
@@ -160,7 +166,14 @@ def write(folder: Path) -> list[Path]:
         )
         + _control(SNAPSHOT_FOOTER, len(records) + 1)
     )
-    return [segment, checkpoint]
+    # As it lies in a snapshot of the broker's metadata log.
+    image = MetadataImage().apply_entry(
+        [*first_levels(), *topic_records("t", uuid.uuid4(), ((1,),) * 3, {"retention.ms": "1"})]
+    )
+    document = json.loads(encode_snapshot(image, head_checksum="0"))
+    ours = folder / f"{0:020d}-{0:010d}.checkpoint"
+    ours.write_bytes(base64.b64decode(document["records"]))
+    return [segment, checkpoint, ours]
 
 
 def _control(content: tuple[bytes, bytes], offset: int) -> bytes:

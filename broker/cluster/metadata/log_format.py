@@ -1,11 +1,13 @@
 """Objects of the metadata log as bytes; see `metadata_log.py` for what they mean.
 
-All are JSON documents with format, version and checksum. The `records` of entries and snapshots
-are Kafka's, in Kafka's JSON; documents of before are read as well (old_records.py).
+All are JSON documents with format, version and checksum. The `records` of an entry are Kafka's, in
+Kafka's JSON; those of a snapshot, which may be a hundred thousand, are a record batch of Kafka in
+base64, as in Kafka's own snapshots. Documents of before are read as well (old_records.py).
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -30,12 +32,16 @@ from strandline.broker.protocol.formats.metadata_records import (
     ResourceType,
     TopicRecord,
     UnknownRecord,
+    decode_record,
+    encode_record,
     record_from_json,
     record_to_json,
 )
 from strandline.broker.protocol.schema.errors import MalformedRequest
-from strandline.storage.errors import CorruptFile, UnsupportedFormat
+from strandline.storage.errors import CorruptFile, CorruptRecords, UnsupportedFormat
 from strandline.storage.model import Offset
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.remote.keys import (
     METADATA_BOUNDARY_KEY,
     METADATA_SNAPSHOT_PREFIX,
@@ -43,7 +49,6 @@ from strandline.storage.remote.keys import (
 )
 from strandline.storage.remote.manifest.json_document import (
     Fields,
-    Json,
     decode_document,
     encode_document,
 )
@@ -125,7 +130,7 @@ def encode_entry(
             "offset": before.next_offset,
             "previous": previous,
             "writer": writer,
-            "records": _encode(records),
+            "records": [record_to_json(record) for record in records],
         },
     )
 
@@ -159,7 +164,7 @@ def encode_snapshot(image: MetadataImage, *, head_checksum: str) -> bytes:
             "index": image.version,
             "offset": image.next_offset,
             "previous": head_checksum,
-            "records": _encode(image_records(image)),
+            "records": _encode_batch(image_records(image)),
         },
     )
 
@@ -177,7 +182,7 @@ def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
         # Records were not counted.
         delta.next_offset = index
     else:
-        delta.apply(_decode(fields.objects("records"), key))
+        delta.apply(_decode_batch(fields.text("records"), key))
         delta.next_offset = fields.count("offset")
     return Snapshot(image=delta.image(), head_checksum=fields.text("previous"), is_old=is_old)
 
@@ -226,8 +231,24 @@ def _check_index(fields: Fields, key: str, index: int) -> None:
         raise CorruptFile(f"{key}: holds number {found}; it was renamed or copied")
 
 
-def _encode(records: Iterable[MetadataRecord]) -> list[Json]:
-    return [record_to_json(record) for record in records]
+def _encode_batch(records: Iterable[MetadataRecord]) -> str:
+    values = [
+        Record(offset=offset, timestamp_ms=0, key=None, value=encode_record(record))
+        for offset, record in enumerate(records)
+    ]
+    return base64.b64encode(encode_batch(values)).decode() if values else ""
+
+
+def _decode_batch(text: str, key: str) -> Iterator[MetadataRecord]:
+    try:
+        encoded = base64.b64decode(text, validate=True)
+        for batch in walk(encoded):
+            for record in iter_records(encoded, batch.header, batch.position):
+                yield decode_record(record.value or b"")
+    except UnknownRecord as error:
+        raise _of_later_release(key, error) from error
+    except (MalformedRequest, CorruptRecords, ValueError) as error:
+        raise CorruptFile(f"{key}: {error}") from error
 
 
 def _decode(records: Iterable[Fields], key: str) -> tuple[MetadataRecord, ...]:

@@ -7,10 +7,11 @@
 
     entry     {"format", "version", "cluster_id", "index", "offset", "previous", "writer",
                "records": [...]}
-    snapshot  {"format", "version", "cluster_id", "index", "offset", "previous", "records": [...]}
+    snapshot  {"format", "version", "cluster_id", "index", "offset", "previous", "records"}
     boundary  {"format", "version", "index"}
 
-The records are Kafka's, in Kafka's JSON; those of a snapshot make its image out of nothing.
+The records are Kafka's: in Kafka's JSON, and in a snapshot, whose records make its image out of
+nothing, as a batch of bytes (log_format.py).
 `offset` is the offset of the first one in Kafka's count, in a snapshot of the next one.
 `previous` is the checksum of the entry before (in a snapshot: of the entry it ends with), so a mix
 of two histories is detected. `writer` is new for every attempt to append: two brokers never write

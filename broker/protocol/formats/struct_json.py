@@ -12,7 +12,7 @@ import base64
 import binascii
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import TypeAlias, TypeVar, cast
 
 from strandline.broker.protocol.codec.source import is_uuid
@@ -51,7 +51,7 @@ def to_json(value: Struct, version: int) -> dict[str, Json]:
 
 def from_json(cls: type[S], version: int, found: Mapping[str, Json]) -> S:
     """Decodes the fields of `version`; ignores unknown ones, as Kafka. Raises MalformedRequest."""
-    values: dict[str, object] = {}
+    values = dict(_defaults(cls))
     for name, row, _, read in _rows(cls, version):
         field = found.get(name)
         if field is not None:
@@ -63,7 +63,12 @@ def from_json(cls: type[S], version: int, found: Mapping[str, Json]) -> S:
             values[row.name] = None
         elif name in found or row.tag is None:
             raise MalformedRequest(f"{cls.__name__}: {name} is missing or null")
-    return cls(**{row.name: row.default for row in cls.fields.values()} | values)
+    return cls(**values)
+
+
+@cache
+def _defaults(cls: type[Struct]) -> Mapping[str, object]:
+    return {row.name: row.default for row in cls.fields.values()}
 
 
 @cache
@@ -94,11 +99,11 @@ def _converters(kind: WireType[object], version: int) -> tuple[_Write, _Read]:
     if isinstance(kind, ArrayOf):
         write, read = _converters(kind.element, version)
         return (
-            lambda values: [write(one) for one in cast("Sequence[object]", values)],
-            lambda found: [read(one) for one in _of(list, found)],
+            lambda values: list(map(write, _of(Sequence, values))),  # type: ignore[type-abstract]
+            lambda found: list(map(read, _of(list, found))),
         )
     if is_uuid(kind):
-        return _uuid_to_text, _uuid_from_text
+        return cast("_Write", _uuid_to_text), cast("_Read", _uuid_from_text)
     if kind is byte_string:
         return _bytes_to_text, lambda found: base64.b64decode(_of(str, found), validate=True)
     if kind is string:
@@ -111,8 +116,9 @@ def _converters(kind: WireType[object], version: int) -> tuple[_Write, _Read]:
             _of(int, found) if type(found) is int else _of(float, found)
         )
     bits = 8 * kind.size_bytes
-    numbers = range(2**bits) if kind is uint16 else range(-(2 ** (bits - 1)), 2 ** (bits - 1))
-    return _same, lambda found: _integer(found, numbers)
+    return _same, _reader_of(
+        range(2**bits) if kind is uint16 else range(-(2 ** (bits - 1)), 2 ** (bits - 1))
+    )
 
 
 def _same(value: object) -> Json:
@@ -125,16 +131,22 @@ def _of(kind: type[T], value: object) -> T:
     return value
 
 
-def _integer(found: Json, numbers: range) -> int:
-    if type(found) is not int or found not in numbers:
-        raise ValueError("not an integer of this width")
-    return found
+def _reader_of(numbers: range) -> _Read:
+    def read(found: Json) -> int:
+        if type(found) is not int or found not in numbers:
+            raise ValueError("not an integer of this width")
+        return found
+
+    return read
 
 
+# Each partition of a topic has the topic's id, and records of one topic are neighbours.
+@lru_cache(maxsize=1000)
 def _uuid_to_text(value: object) -> str:
     return base64.urlsafe_b64encode(_of(uuid.UUID, value).bytes)[:22].decode()
 
 
+@lru_cache(maxsize=1000)
 def _uuid_from_text(found: Json) -> uuid.UUID:
     text = _of(str, found)
     if len(text) != 22:

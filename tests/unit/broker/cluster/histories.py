@@ -110,6 +110,13 @@ def _credentials(image: MetadataImage, pick: int) -> Sequence[MetadataRecord]:
     return scram_records(user, image.scram_credentials.get(user, {}), after)
 
 
+def _topic_configs(topic: TopicImage, pick: int) -> Sequence[MetadataRecord]:
+    # A tiered topic stays tiered: the controller refuses to give up an archive just so.
+    kept = {key: value for key, value in topic.properties.items() if key in TIERED}
+    after = {**_properties(pick), **kept}
+    return config_records(ResourceType.TOPIC, topic.name, topic.properties, after)
+
+
 def _raised(topic: TopicImage, pick: int) -> Sequence[MetadataRecord]:
     return [topic.partitions[0].with_leader_epoch(pick).record(topic.topic_id)]
 
@@ -123,11 +130,7 @@ KINDS: Mapping[str, Callable[[MetadataImage, int], Sequence[MetadataRecord]]] = 
     "create": _create,
     "delete": _of_topic(lambda topic, _: deletion_records(topic.deleted(), topic.properties)),
     "purge": _purge,
-    "topic configs": _of_topic(
-        lambda topic, pick: config_records(
-            ResourceType.TOPIC, topic.name, topic.properties, _properties(pick)
-        )
-    ),
+    "topic configs": _of_topic(_topic_configs),
     "partitions": _of_topic(
         lambda topic, _: partition_records(topic.topic_id, topic.partition_count, ((1,),))
     ),
