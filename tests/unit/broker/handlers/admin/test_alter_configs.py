@@ -71,7 +71,8 @@ def test_what_else_internal_topics_have_can_be_altered(name: str) -> None:
     to = {"cleanup.policy": " compact ", "segment.bytes": "1048576", "compression.type": "zstd"}
     decision = altered(image, name, to)
     assert decision.results[0].error_code == ErrorCode.NONE
-    assert [record.properties for record in decision.records] == [to]  # type: ignore[union-attr]
+    after = image.apply_entry(decision.records)
+    assert dict(after.topics[name].properties) == to
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_an_archive_is_not_given_up_without_saying_so(how: str, to: dict[str, st
 )
 def test_an_archive_is_given_up_by_whoever_says_so(to: dict[str, str]) -> None:
     decision = altered(image_with("a", {"remote.storage.enable": " TRUE "}), "a", to)
-    assert (decision.results[0].error_code, len(decision.records)) == (ErrorCode.NONE, 1)
+    assert (decision.results[0].error_code, bool(decision.records)) == (ErrorCode.NONE, True)
 
 
 def test_a_topic_can_become_tiered_and_a_tiered_one_can_be_altered() -> None:
@@ -107,7 +108,7 @@ def test_a_topic_can_become_tiered_and_a_tiered_one_can_be_altered() -> None:
     assert tiered.results[0].error_code == ErrorCode.NONE
     image = untiered.apply_entry(tiered.records)
     again = altered(image, "a", {"remote.storage.enable": "TRUE", "retention.ms": "5"})
-    assert (again.results[0].error_code, len(again.records)) == (ErrorCode.NONE, 1)
+    assert (again.results[0].error_code, bool(again.records)) == (ErrorCode.NONE, True)
 
 
 def test_what_is_set_already_needs_no_record() -> None:
