@@ -71,7 +71,7 @@ demo: $(DEMO) $(MINISTACK) java ## the main job on real data: produce, archive t
 .PHONY: test
 test: $(DEV) commands ## everything CI runs: static checks and all tests
 	@$(SIDE_BY_SIDE) static collect $(MINISTACK) jar
-	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15
+	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15 -m "not heavy"
 
 .PHONY: check
 check: $(DEV) ## quick: format, lint, types, import floors, unit tests that need nothing outside

@@ -3,7 +3,11 @@
 .PHONY: test-slow
 test-slow: $(DEV) commands $(MINISTACK) jar ## only the tests that `make check` leaves out
 	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15 \
-		-m "slow or s3 or spark or crash or clients"
+		-m "not heavy and (slow or s3 or spark or crash or clients)"
+
+.PHONY: test-heavy
+test-heavy: $(DEV) commands $(MINISTACK) jar ## more of what `make test` has: the demo, the soak, each step of a crash, random histories
+	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15 -m heavy
 
 .PHONY: test-faults
 test-faults: $(DEV) ## planted faults of the tiers, each searched for from the first random history on

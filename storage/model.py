@@ -78,17 +78,19 @@ class AbortedTransaction(NamedTuple):
 
 
 class Isolation(IntEnum):
-    """How far a read may go: a consumer's isolation level, and Kafka's FetchIsolation.
+    """How far a read may go: up to the high watermark, the last stable offset, or the log's end.
 
-    A request for LOG_END is no consumer's: it reads what is not replicated yet.
+    Kafka's FetchIsolation. LOG_END is for coordinators that load their state, and for followers.
     """
 
-    # Up to the high watermark.
     READ_UNCOMMITTED = 0
-    # Up to the last stable offset.
     READ_COMMITTED = 1
-    # All of the log: followers, and coordinators that load their state.
     LOG_END = 2
+
+    @classmethod
+    def of_consumer(cls, level: int) -> Isolation:
+        """Returns that of a consumer's request."""
+        return cls.READ_COMMITTED if level == cls.READ_COMMITTED else cls.READ_UNCOMMITTED
 
 
 class TimestampType(IntEnum):

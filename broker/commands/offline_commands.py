@@ -352,12 +352,9 @@ COMMANDS: Mapping[str, Callable[[Commands], None]] = {
 
 
 def _bucket(options: argparse.Namespace) -> ObjectStore:
-    from strandline.broker.commands.store_silence import watched
     from strandline.storage.remote.open_store import open_store
 
-    return watched(
-        open_store(options.remote, endpoint_url=options.endpoint_url, region=options.region)
-    )
+    return open_store(options.remote, endpoint_url=options.endpoint_url, region=options.region)
 
 
 def _archive_ls(options: argparse.Namespace) -> int:

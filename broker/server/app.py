@@ -424,9 +424,11 @@ class Broker:
 
     def _listen(self, spawn: Spawn) -> None:
         config, running = self._config, self._running
+        dispatcher = self._make_dispatcher()
+        self._loops["requests"] = dispatcher.run
         self._server = Server(
             ConnectionHandlers(
-                config, self._make_dispatcher(), self._metadata, self._clock, self._failed_logins
+                config, dispatcher, self._metadata, self._clock, self._failed_logins
             ),
             limits=lambda: running.current.network,
             admit=self._quotas.connected,

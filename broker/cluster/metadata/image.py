@@ -19,7 +19,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final, Generic, TypeVar
 
@@ -313,6 +312,8 @@ class MetadataDelta:
         self.next_offset = after.next_offset
         self.cluster_id = after.cluster_id
         self.brokers = SectionDelta(before.brokers, after.brokers)
+        # The topic that records change now.
+        self._open: _OpenTopic | None = None
         self.topics = SectionDelta(before.topics_by_id, after.topics_by_id)
         self._by_name = SectionDelta(before.topics, after.topics)
         self._collisions = SectionDelta(before.names_by_collision, after.names_by_collision)
@@ -365,24 +366,22 @@ class MetadataDelta:
 
     def apply(self, records: Iterable[MetadataRecord]) -> None:
         """Applies records. Raises CorruptFile, or UnsupportedFormat for one of a later release."""
-        # The partitions of one topic are usually neighbours: each would copy all of them.
-        for topic_id, neighbours in groupby(records, _topic_of_partition):
-            if topic_id is not None:
-                self._apply_partitions(topic_id, neighbours)
-                continue
-            for record in neighbours:
-                self._apply(record)
-                self.next_offset += 1
+        for record in records:
+            self._apply(record)
+            self.next_offset += 1
+        self._close_topic()
 
     def _apply(self, record: MetadataRecord) -> None:
         match record:
+            case PartitionRecord() | PartitionChangeRecord():
+                self._set_partition(record)
             case TopicRecord():
                 self._create_topic(record)
             case ConfigRecord():
                 self._set_config(record)
             case RemoveTopicRecord():
-                topic = self._topic(record.topic_id, record)
-                self.drop_topic(topic.topic_id)
+                self._close_topic()
+                self.drop_topic(self._topic(record.topic_id, record).topic_id)
             case RegisterBrokerRecord():
                 self.brokers.set(record.broker_id, record)
             case BrokerRegistrationChangeRecord():
@@ -411,42 +410,46 @@ class MetadataDelta:
                 )
 
     def _create_topic(self, record: TopicRecord) -> None:
+        self._close_topic()
         if record.name in self._by_name.after:
             raise self._misfit(record, "the name is taken")
         if record.topic_id in self.topics.after or record.topic_id in self.pending_purges.after:
             raise self._misfit(record, "the id is taken")
-        self.set_topic(
-            TopicImage(
-                name=record.name,
-                topic_id=record.topic_id,
-                partitions=(),
-                properties=MappingProxyType({}),
-            )
+        topic = TopicImage(
+            name=record.name,
+            topic_id=record.topic_id,
+            partitions=(),
+            properties=MappingProxyType({}),
         )
+        self._open = _OpenTopic(topic)
 
-    def _apply_partitions(self, topic_id: TopicId, records: Iterable[MetadataRecord]) -> None:
-        """Applies records of the partitions of one topic."""
-        topic: TopicImage | None = None
-        partitions: list[PartitionImage] = []
-        for record in records:
-            assert isinstance(record, PartitionRecord | PartitionChangeRecord)
-            if topic is None:
-                topic = self._topic(topic_id, record)
-                partitions = list(topic.partitions)
-            number = record.partition_id
-            if isinstance(record, PartitionRecord) and number == len(partitions):
-                partitions.append(PartitionImage.of(record))
-            elif not 0 <= number < len(partitions):
-                raise self._misfit(record, f"the topic has {len(partitions)} partitions")
-            elif isinstance(record, PartitionRecord):
-                partitions[number] = PartitionImage.of(record)
-            else:
-                partitions[number] = partitions[number].changed_by(record)
-            if not partitions[number].replicas:
-                raise self._misfit(record, "a partition has no replica")
-            self.next_offset += 1
-        assert topic is not None
-        self.set_topic(replace(topic, partitions=tuple(partitions)))
+    def _open_topic(self, topic: TopicImage | None, record: MetadataRecord) -> _OpenTopic:
+        if topic is None:
+            raise self._misfit(record, "there is no such topic")
+        self._open = _OpenTopic(topic)
+        return self._open
+
+    def _close_topic(self) -> None:
+        if self._open is not None:
+            self.set_topic(self._open.topic())
+            self._open = None
+
+    def _set_partition(self, record: PartitionRecord | PartitionChangeRecord) -> None:
+        topic = self._open
+        if topic is None or topic.topic_id != record.topic_id:
+            self._close_topic()
+            topic = self._open_topic(self.topics.after.get(record.topic_id), record)
+        partitions, number = topic.partitions, record.partition_id
+        if isinstance(record, PartitionRecord) and number == len(partitions):
+            partitions.append(PartitionImage.of(record))
+        elif not 0 <= number < len(partitions):
+            raise self._misfit(record, f"the topic has {len(partitions)} partitions")
+        elif isinstance(record, PartitionRecord):
+            partitions[number] = PartitionImage.of(record)
+        else:
+            partitions[number] = partitions[number].changed_by(record)
+        if not partitions[number].replicas:
+            raise self._misfit(record, "a partition has no replica")
 
     def _set_config(self, record: ConfigRecord) -> None:
         """Sets a property of a topic, a broker or a group, or the note of a purge."""
@@ -460,11 +463,11 @@ class MetadataDelta:
         except ValueError as error:
             raise self._misfit(record, str(error)) from error
         if kind is ResourceType.TOPIC:
-            topic = self._by_name.after.get(name)
-            if topic is None:
-                raise self._misfit(record, "there is no such topic")
-            properties = _with(topic.properties, record.name, record.value)
-            self.set_topic(replace(topic, properties=properties))
+            topic = self._open
+            if topic is None or topic.name != name:
+                self._close_topic()
+                topic = self._open_topic(self._by_name.after.get(name), record)
+            topic.properties = _with(topic.properties, record.name, record.value)
         elif kind is ResourceType.BROKER:
             _set_one(self.broker_properties, node_id, record.name, record.value)
         elif kind is ResourceType.GROUP:
@@ -524,8 +527,20 @@ class MetadataDelta:
         return CorruptFile(f"metadata log entry {self.version}: {why}: {record}")
 
 
-def _topic_of_partition(record: MetadataRecord) -> TopicId | None:
-    return record.topic_id if isinstance(record, PartitionRecord | PartitionChangeRecord) else None
+class _OpenTopic:
+    """A topic while records change it: they are usually neighbours, and each would copy it."""
+
+    __slots__ = ("_before", "name", "partitions", "properties", "topic_id")
+
+    def __init__(self, before: TopicImage) -> None:
+        self._before = before
+        self.name, self.topic_id = before.name, before.topic_id
+        self.partitions = list(before.partitions)
+        self.properties = before.properties
+
+    def topic(self) -> TopicImage:
+        partitions = tuple(self.partitions)
+        return replace(self._before, partitions=partitions, properties=self.properties)
 
 
 def _with(

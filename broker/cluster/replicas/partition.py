@@ -12,21 +12,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.protocol.messages.fetch import FetchResponsePartition
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.concurrency.tasks import result_of
-from strandline.storage.errors import (
-    DiskError,
-    FencedLeaderEpoch,
-    RecordsRejected,
-    UnknownLeaderEpoch,
-)
+from strandline.storage.errors import DiskError, RecordsRejected
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
-from strandline.storage.model import NO_EPOCH, EpochStart, Offset, TopicId, TopicPartition
+from strandline.storage.model import (
+    NO_EPOCH,
+    Epoch,
+    EpochStart,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+
+
+class LeaderRefusal(NamedTuple):
+    """Why this broker does not serve a request as the leader of a partition.
+
+    The current leader is named where it helps the client (KIP-951), and -1 elsewhere.
+    """
+
+    code: ErrorCode
+    leader_id: int = -1
+    leader_epoch: Epoch = NO_EPOCH
 
 
 class PartitionGone(RecordsRejected):
@@ -59,6 +73,7 @@ class Partition:
         "is_internal",
         "last_empty_answer",
         "leader_epoch",
+        "leader_id",
         "log",
         "topic_id",
         "topic_partition",
@@ -72,6 +87,7 @@ class Partition:
         log: UnifiedLog,
         leader_epoch: int,
         *,
+        leader_id: int,
         syncs: Executor,
         traffic: TopicTraffic,
     ) -> None:
@@ -87,6 +103,7 @@ class Partition:
         self.log = log
         self.traffic = traffic
         self.leader_epoch = leader_epoch
+        self.leader_id = leader_id
         self._waiters: set[HighWatermarkWaiter] = set()
         # The last answer without records; see `partition_answers.answer_without_read`.
         self.last_empty_answer: FetchResponsePartition | None = None
@@ -109,20 +126,16 @@ class Partition:
     def last_stable_offset(self) -> int:
         return self.log.local.last_stable_offset
 
-    def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Raises FencedLeaderEpoch or UnknownLeaderEpoch if the client knows another leader.
+    def refusal(self, epoch: Epoch) -> LeaderRefusal | None:
+        """Returns the refusal of a client that knows the leader in another epoch, None for others.
 
         -1 means that the client does not check (KIP-320).
         """
-        if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
-            return
-        if current_leader_epoch < self.leader_epoch:
-            raise FencedLeaderEpoch(
-                f"{self.topic_partition}: epoch {current_leader_epoch} < {self.leader_epoch}"
-            )
-        raise UnknownLeaderEpoch(
-            f"{self.topic_partition}: epoch {current_leader_epoch} > {self.leader_epoch}"
-        )
+        if epoch in (NO_EPOCH, self.leader_epoch):
+            return None
+        if epoch > self.leader_epoch:
+            return LeaderRefusal(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        return LeaderRefusal(ErrorCode.FENCED_LEADER_EPOCH, self.leader_id, self.leader_epoch)
 
     def epoch_for(self, offset: int) -> int:
         """Returns the leader epoch of `offset`, which may lie ahead; -1 if before the lineage."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
@@ -29,14 +28,14 @@ from strandline.broker.cluster.metadata.image import (
     TopicImage,
 )
 from strandline.broker.cluster.metadata.tiers import LocalTier
-from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
-from strandline.storage.model import TopicId, TopicPartition
+from strandline.storage.model import NO_EPOCH, ZERO_TOPIC_ID, Epoch, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from strandline.storage.local.log_dirs.revival import RevivedLog
@@ -97,49 +96,45 @@ class ReplicaManager:
         """Names of the topics with a partition on this broker."""
         return tuple(self._by_name)
 
-    def partition_by_id(self, topic_id: uuid.UUID | None, index: int) -> Partition | None:
-        if topic_id is None:
-            return None
-        partitions = self._by_id.get(topic_id)
-        return None if partitions is None else partitions.get(index)
+    def leader(
+        self, topic: str | TopicId | None, index: int, epoch: Epoch = NO_EPOCH
+    ) -> Partition | LeaderRefusal:
+        """Returns a partition that this broker leads, or why it does not serve the request.
 
-    def partitions_of(
-        self, topic: str | None, topic_id: uuid.UUID | None
-    ) -> Mapping[int, Partition]:
-        """Returns the partitions of a topic by its name or, without one, by its id."""
-        if topic is not None:
+        `topic` is a name or an id. `epoch` is the leader epoch that the client knows; -1 if it does
+        not check.
+        """
+        partition = self.partitions_of(topic).get(index)
+        if partition is None:
+            return self.refusal_of_missing(topic, index)
+        return partition if epoch == NO_EPOCH else partition.refusal(epoch) or partition
+
+    def refusal_of_missing(self, topic: str | TopicId | None, index: int) -> LeaderRefusal:
+        """Returns why a partition is not among `partitions_of` its topic."""
+        by_name = isinstance(topic, str)
+        name = topic if isinstance(topic, str) else self._unserved_names.get(topic or ZERO_TOPIC_ID)
+        key = None if name is None else TopicPartition(name, index)
+        if key in self._offline or key in self._uncreated:
+            return LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)
+        if by_name or topic in self._by_id:
+            return LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_ID)
+
+    def partitions_of(self, topic: str | TopicId | None) -> Mapping[int, Partition]:
+        """Returns the partitions of a topic, by its name or its id."""
+        if isinstance(topic, str):
             return self._by_name.get(topic, {})
-        return {} if topic_id is None else self._by_id.get(topic_id, {})
-
-    def has_topic_id(self, topic_id: uuid.UUID | None) -> bool:
-        """Returns whether a topic of that id has partitions on this broker."""
-        return topic_id in self._by_id
-
-    def is_offline(self, topic: str, index: int) -> bool:
-        """Returns whether a partition missing from the tables lies in an offline folder."""
-        key = TopicPartition(topic, index)
-        return key in self._offline or key in self._uncreated
-
-    def code_of_missing(self, topic: str, index: int) -> ErrorCode:
-        """Returns the error code for a partition that `partition` does not find."""
-        if self.is_offline(topic, index):
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return {} if topic is None else self._by_id.get(topic, {})
 
     @property
     def unserved_count(self) -> int:
-        """Returns the number of partitions that have no log here: `is_offline` is true of them."""
+        """Returns the number of partitions that lie in an offline folder, or got no folder yet."""
         return len(self._offline) + len(self._uncreated)
 
     @property
     def has_uncreated(self) -> bool:
         """Whether partitions wait for a writable folder; `follow` retries."""
         return bool(self._uncreated)
-
-    def is_offline_by_id(self, topic_id: uuid.UUID | None, index: int) -> bool:
-        """As `is_offline`, for a partition named by its topic's id."""
-        name = None if topic_id is None else self._unserved_names.get(topic_id)
-        return name is not None and self.is_offline(name, index)
 
     def partitions(self) -> tuple[Partition, ...]:
         return tuple(self._partitions.values())
@@ -224,7 +219,7 @@ class ReplicaManager:
             if served is None:
                 continue
             if served.leader_epoch != partition.leader_epoch:
-                served.leader_epoch = partition.leader_epoch
+                served.leader_epoch, served.leader_id = partition.leader_epoch, partition.leader
                 self._tiers.lead(served.log, partition.leader_epoch)
             if changed:
                 served.log.local.update_config(config)
@@ -301,6 +296,7 @@ class ReplicaManager:
             topic.topic_id,
             self._tiers.join(local, topic, partition, is_new=is_new),
             partition.leader_epoch,
+            leader_id=partition.leader,
             syncs=self._syncs,
             traffic=self._traffic.setdefault(topic.topic_id, TopicTraffic()),
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.records.offset_records import LoadedMarker
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
@@ -73,10 +73,9 @@ class LocalMarkers:
 
     def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
         """Writes the marker to one partition; see WriteTxnMarkers for the codes."""
-        partition = self._replicas.partition(where.topic, where.partition)
-        if partition is None:
-            missing = self._replicas.code_of_missing(where.topic, where.partition)
-            return ErrorCode(missing)
+        partition = self._replicas.leader(where.topic, where.partition)
+        if isinstance(partition, LeaderRefusal):
+            return partition.code
         has_offsets = where.topic == OFFSETS_TOPIC
         if has_offsets and not self._groups.may_end_transaction(where):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -4,34 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.handlers.fetch.plan import FetchPass, FetchPlan
 from strandline.broker.handlers.fetch.sessions import WantedPartition
 from strandline.broker.protocol.messages.fetch import (
     FetchAbortedTransaction,
+    FetchCurrentLeader,
     FetchResponsePartition,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.protocol.schema.schema import Part
-from strandline.storage.errors import RecordsRejected
 from strandline.storage.files import FileRange
 from strandline.storage.model import NO_EPOCH, AbortedTransaction, Isolation
 
 FIRST_VERSION_WITH_ZSTD = 10
+FIRST_VERSION_WITH_LEADERS = 16
 
 
-def follower_fault(partition: Partition, leader_epoch: int) -> int:
-    """Returns the error code for a broker that fetches as follower but is no replica."""
-    try:
-        partition.check_leader_epoch(leader_epoch)
-    except RecordsRejected as error:
-        return error.kafka_code
-    # It knows the epoch but not the replicas in it: it has to refresh its metadata.
-    return (
-        ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if leader_epoch == NO_EPOCH
-        else ErrorCode.UNKNOWN_LEADER_EPOCH
-    )
+def follower_refusal(partition: Partition, leader_epoch: int) -> LeaderRefusal:
+    """Returns the refusal of a broker that fetches as follower but is no replica."""
+    # One that knows the epoch but not the replicas in it has to refresh its metadata.
+    if leader_epoch != NO_EPOCH:
+        return partition.refusal(leader_epoch) or LeaderRefusal(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return LeaderRefusal(code, partition.leader_id, partition.leader_epoch)
 
 
 def is_news(wanted: WantedPartition, answer: FetchResponsePartition) -> bool:
@@ -57,6 +53,18 @@ def error_answer(
         last_stable_offset=-1 if partition is None else partition.last_stable_offset,
         log_start_offset=-1 if partition is None else partition.log.log_start_offset,
     )
+
+
+def refused_answer(
+    index: int, refusal: LeaderRefusal, version: int, partition: Partition | None = None
+) -> FetchResponsePartition:
+    """Returns the answer to a refused fetch, with the current leader for clients that know it."""
+    code, leader_id, leader_epoch = refusal
+    answer = error_answer(index, code, partition)
+    if leader_id < 0 or version < FIRST_VERSION_WITH_LEADERS:
+        return answer
+    leader = FetchCurrentLeader(leader_id=leader_id, leader_epoch=leader_epoch)
+    return answer.replaced(current_leader=leader)
 
 
 def records_answer(

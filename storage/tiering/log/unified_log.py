@@ -150,10 +150,6 @@ class UnifiedLog:
         return self.local.high_watermark
 
     @property
-    def last_stable_offset(self) -> Offset:
-        return self.local.last_stable_offset
-
-    @property
     def highest_remote_offset(self) -> Offset:
         """Last archived offset; -1 if nothing is archived."""
         end_offset = None if self.remote is None else self.remote.end_offset

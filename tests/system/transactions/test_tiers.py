@@ -86,11 +86,15 @@ def test_committed_records_are_read_from_both_tiers(
         assert archive.end_offset(TOPIC) <= stable_offset
         held = {"topic": TOPIC, "reason": "unstable"}
         eventually(lambda: metric(broker, WAITING, **held) > 0, timeout_s=WAIT_S)
-        whose = {"producer_id": str(patient.producer_id), "start_offset": str(stable_offset)}
+        whose = {
+            "transactional_id": patient.transactional_id,
+            "producer_id": str(patient.producer_id),
+            "start_offset": str(stable_offset),
+        }
         assert metric(broker, HELD, topic=TOPIC, partition="0", **whose) >= 0
         main(["status", "--metrics", f"http://127.0.0.1:{metrics_port(broker)}"])
-        told = f"{TOPIC}-0: producer {patient.producer_id} has had a transaction open since offset"
-        assert f"{told} {stable_offset}" in capsys.readouterr().out
+        told = f"{TOPIC}-0: {patient.transactional_id!r} (producer {patient.producer_id}) has had a"
+        assert f"{told} transaction open since offset {stable_offset}" in capsys.readouterr().out
         # A restart knows since when, too.
         age_s = time.time() - begun_s
         broker.kill()

@@ -45,6 +45,8 @@ def leading(local: LocalLog, *, epoch: int, log_start_offset: Offset = 0) -> Ite
     """A partition of this log, which is closed in the end."""
     with ThreadPoolExecutor(1) as pool:
         log = UnifiedLog(local, log_start_offset=log_start_offset)
-        yield Partition(PARTITION, TOPIC_ID, log, epoch, syncs=pool, traffic=TopicTraffic())
+        yield Partition(
+            PARTITION, TOPIC_ID, log, epoch, leader_id=1, syncs=pool, traffic=TopicTraffic()
+        )
     with suppress(DiskError):  # A test may have stopped it.
         local.close()

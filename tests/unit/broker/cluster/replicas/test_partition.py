@@ -66,7 +66,7 @@ def partition(tmp_path: Path) -> Iterator[Partition]:
 
 
 def _handlers(partition: Partition) -> OffsetHandlers:
-    replicas = SimpleNamespace(partition=lambda _topic, _partition: partition)
+    replicas = SimpleNamespace(leader=lambda _topic, _index, _epoch: partition)
     return OffsetHandlers(cast(Services, SimpleNamespace(replicas=replicas)))
 
 
@@ -207,6 +207,7 @@ def partition_over(log: object, syncs: Executor) -> Partition:
         uuid.uuid4(),
         cast(UnifiedLog, log),
         0,
+        leader_id=1,
         syncs=syncs,
         traffic=TopicTraffic(),
     )

@@ -14,8 +14,10 @@ import pytest
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.records import config_records, topic_records
 from strandline.broker.cluster.metadata.tiers import LocalTier
+from strandline.broker.cluster.replicas.partition import LeaderRefusal
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.protocol.formats.metadata_records import ResourceType
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.formats import checkpoint
@@ -183,11 +185,40 @@ def test_an_offline_partition_is_found_by_its_id_without_a_look_at_the_others(
             patch.setattr(checkpoint, "write_topic_id", fail)
             replicas = await serving(dirs, disk, partitions=100)
             topic_id = with_topic("t", partitions=100).topics["t"].topic_id
-            assert all(replicas.is_offline_by_id(topic_id, Index(n)) for n in range(100))
-            assert not replicas.is_offline_by_id(topic_id, Index(100))
-            assert not replicas.is_offline_by_id(B, Index(0))
-            assert not replicas.is_offline_by_id(None, Index(0))
+            refusals = {replicas.leader(topic_id, Index(n)) for n in range(100)}
+            assert refusals == {LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)}
+            for unknown_id in (topic_id, B, None):
+                refusal = replicas.leader(unknown_id, Index(100))
+                assert refusal == LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_ID)
 
     asyncio.run(ask())
     assert compared <= 200
+    dirs.close()
+
+
+def test_a_leader_is_looked_up_by_name_or_id_or_refused_with_the_current_one(
+    tmp_path: Path,
+) -> None:
+    """KIP-951: one that knows an older epoch is told the present one."""
+    dirs = open_dirs(tmp_path)
+
+    async def look_up() -> None:
+        with ThreadPoolExecutor(1) as disk:
+            replicas = await serving(dirs, disk, partitions=2)
+            (partition, _) = replicas.partitions()
+            partition.leader_epoch, topic_id = 4, partition.topic_id
+            for topic in ("t", topic_id):
+                for epoch in (-1, 4):
+                    assert replicas.leader(topic, 0, epoch) is partition
+                fenced = LeaderRefusal(ErrorCode.FENCED_LEADER_EPOCH, 1, 4)
+                assert replicas.leader(topic, 0, 3) == fenced
+                refused = LeaderRefusal(ErrorCode.UNKNOWN_LEADER_EPOCH)
+                assert replicas.leader(topic, 0, 5) == refused
+                missing = LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                assert replicas.leader(topic, 2) == missing
+            assert replicas.leader("u", 0) == missing
+            for unknown in (B, None):
+                assert replicas.leader(unknown, 0) == LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_ID)
+
+    asyncio.run(look_up())
     dirs.close()

@@ -138,7 +138,7 @@ def test_only_an_answer_with_more_cold_records_than_local_ones_yields_to_live_tr
 
     archived = SimpleNamespace(
         topic_partition=TopicPartition("far", 0),
-        check_leader_epoch=lambda _: None,
+        refusal=lambda _epoch: None,
         traffic=TopicTraffic(),
         high_watermark=1,
         last_stable_offset=1,
@@ -152,7 +152,7 @@ def test_only_an_answer_with_more_cold_records_than_local_ones_yields_to_live_tr
         ),
     )
     served = {"near": partition, "far": archived}
-    services = services_over(SimpleNamespace(partitions_of=lambda topic, _: {0: served[topic]}))
+    services = services_over(SimpleNamespace(partitions_of=lambda topic: {0: served[topic]}))
     services.cold_pace.answer_bytes_max = lambda _: None  # type: ignore[method-assign]
 
     async def main() -> bool:

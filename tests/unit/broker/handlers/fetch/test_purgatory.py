@@ -40,7 +40,7 @@ class EmptyPartition:
         # Not the reader's offset, so it is looked at.
         return SimpleNamespace(high_watermark=1)
 
-    def check_leader_epoch(self, _epoch: int) -> None:
+    def refusal(self, _epoch: int) -> None:
         return
 
     def read(self, _offset: int, **_limits: object) -> SimpleNamespace:
@@ -59,7 +59,7 @@ def handler_of(partition: EmptyPartition) -> FetchHandler:
     return handler_over(
         SimpleNamespace(
             partition=lambda _topic, _partition: partition,
-            partitions_of=lambda _topic, _topic_id: {0: partition},
+            partitions_of=lambda _topic: {0: partition},
         )
     )
 
