@@ -234,6 +234,11 @@ class AlterConfigsHandlers:
         self, image: MetadataImage, key: Key, alteration: Alteration
     ) -> list[MetadataRecord]:
         _, group_id = key
+        # A name that is no UTF-8 grows when it is read.
+        if len(group_id.encode()) > STRING_BYTES_MAX:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"the name is longer than {STRING_BYTES_MAX} bytes"
+            )
         present = image.group_properties.get(group_id, {})
         wanted = alteration(present)
         check_group_change(self._services.config, wanted)

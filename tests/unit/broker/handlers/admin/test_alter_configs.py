@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -17,9 +21,14 @@ from strandline.broker.cluster.metadata.controller_messages import (
 )
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
-from strandline.broker.handlers.admin.alter_configs import decide, operated
+from strandline.broker.config.loading import load_config
+from strandline.broker.handlers.admin.alter_configs import AlterConfigsHandlers, decide, operated
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
 from strandline.broker.protocol.messages.incremental_alter_configs import (
     ConfigOperation,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
     IncrementalConfig,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -139,3 +148,41 @@ def test_one_property_cannot_be_named_twice_in_one_alteration() -> None:
     with pytest.raises(Refusal) as refused:
         operated({}, twice, {})
     assert refused.value.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_a_group_whose_name_no_record_can_hold_gets_no_properties() -> None:
+    image, asked = with_brokers(1), []
+
+    async def change(decide_one: Callable[[MetadataImage], Decision[None]]) -> None:
+        asked.append(decide_one(image).records)
+
+    services = SimpleNamespace(
+        controller=SimpleNamespace(change=change),
+        config=load_config(),
+        running=SimpleNamespace(static=load_config()),
+    )
+    handlers = AlterConfigsHandlers(cast(Services, services))
+
+    def codes(*names: str) -> list[int]:
+        operation = IncrementalConfig(
+            name="consumer.session.timeout.ms",
+            config_operation=ConfigOperation.SET,
+            value="45000",
+        )
+        request = IncrementalAlterConfigsRequest(
+            resources=[
+                IncrementalAlterConfigsResource(
+                    resource_type=ConfigResourceType.GROUP, resource_name=name, configs=[operation]
+                )
+                for name in names
+            ],
+            validate_only=False,
+        )
+        answer = asyncio.run(
+            handlers.incremental_alter_configs(request, cast(RequestContext, None))
+        )
+        return [one.error_code for one in answer.responses]
+
+    # What a client sends as bytes that are no UTF-8 takes three bytes each.
+    assert codes("g", "\ufffd" * 20_000) == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+    assert len(asked) == 1
