@@ -29,10 +29,10 @@ from strandline.broker.cluster.metadata.active_controller import ActiveControlle
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.log_reader import is_empty
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.cluster.metadata.tiers import BothTiers, LocalTier, is_tiered
 from strandline.broker.cluster.metadata.view import Follower, MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
+from strandline.broker.cluster.replicas.tiers import BothTiers, LocalTier, is_tiered
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.group_configs import member_times
 from strandline.broker.config.listeners import CannotListen, listen_at

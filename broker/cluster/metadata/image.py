@@ -5,8 +5,7 @@
 
 Version n is the state after log entry n. The same entries always give the same image, on every
 broker; nothing in an image comes from anywhere else. A reader keeps the image it began with. What
-entries do not change, two images share: an entry costs what it changes, and a copy of the mappings
-that have it (15 us for 5,000 topics).
+entries do not change, two images share (section.py): an entry costs what it changes.
 
 Invariant: a topic is reachable by name and by id, and partitions are numbered from 0 without a gap.
 A record that does not fit (a second topic of one name) means that the log is not what the
@@ -20,7 +19,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from strandline.broker.cluster.metadata.features import check_levels
 from strandline.broker.cluster.metadata.records import (
@@ -33,6 +32,7 @@ from strandline.broker.cluster.metadata.records import (
     deleted_topic,
     purged_topic_id,
 )
+from strandline.broker.cluster.metadata.section import Section, SectionDelta
 from strandline.broker.cluster.metadata.topic_names import collision_key
 from strandline.broker.protocol.formats.metadata_records import (
     UNASSIGNED_DIRECTORY,
@@ -173,14 +173,6 @@ class TopicImage:
         )
 
 
-# One mapping of an image. Copies of its `dict` are quick, those of any other mapping are not.
-Section = MappingProxyType
-
-
-def _nothing() -> Section[Any, Any]:
-    return Section({})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
     """The metadata that all brokers of a cluster share; `cluster_id` is empty only in version 0.
@@ -194,21 +186,21 @@ class MetadataImage:
     next_offset: Offset = 0
     cluster_id: str = ""
     # As they registered, with the changes since.
-    brokers: Section[NodeId, RegisterBrokerRecord] = field(default_factory=_nothing)
-    topics: Section[str, TopicImage] = field(default_factory=_nothing)
-    topics_by_id: Section[TopicId, TopicImage] = field(default_factory=_nothing, compare=False)
+    brokers: Section[NodeId, RegisterBrokerRecord] = field(default_factory=Section)
+    topics: Section[str, TopicImage] = field(default_factory=Section)
+    topics_by_id: Section[TopicId, TopicImage] = field(default_factory=Section, compare=False)
     # The names of all topics by their collision keys.
-    names_by_collision: Section[str, str] = field(default_factory=_nothing, compare=False)
-    pending_purges: Section[TopicId, DeletedTopic] = field(default_factory=_nothing)
+    names_by_collision: Section[str, str] = field(default_factory=Section, compare=False)
+    pending_purges: Section[TopicId, DeletedTopic] = field(default_factory=Section)
     next_producer_id: int = 0
     # Dynamic keys by node; None has the cluster-wide ones.
-    broker_properties: Section[NodeId | None, Mapping[str, str]] = field(default_factory=_nothing)
-    client_quotas: Section[QuotaEntity, Mapping[str, float]] = field(default_factory=_nothing)
+    broker_properties: Section[NodeId | None, Mapping[str, str]] = field(default_factory=Section)
+    client_quotas: Section[QuotaEntity, Mapping[str, float]] = field(default_factory=Section)
     # Properties by group, SCRAM credentials by user.
-    group_properties: Section[str, Mapping[str, str]] = field(default_factory=_nothing)
-    scram_credentials: Section[str, Mapping[str, ScramCredential]] = field(default_factory=_nothing)
+    group_properties: Section[str, Mapping[str, str]] = field(default_factory=Section)
+    scram_credentials: Section[str, Mapping[str, ScramCredential]] = field(default_factory=Section)
     # Finalized levels above 0, by feature: see `features.py`.
-    feature_levels: Section[str, int] = field(default_factory=_nothing)
+    feature_levels: Section[str, int] = field(default_factory=Section)
 
     def __post_init__(self) -> None:
         check_levels(self.feature_levels)
@@ -239,62 +231,6 @@ class MetadataImage:
             f"<MetadataImage {self.version} of {self.cluster_id or 'no cluster'}:"
             f" {len(self.topics)} topics, {len(self.pending_purges)} to purge>"
         )
-
-
-class SectionDelta(Generic[KeyT, ValueT]):
-    """What changed in one mapping of an image, which is copied at the first change.
-
-    `before` is the whole mapping as it was, `after` as it is now.
-    """
-
-    __slots__ = ("_changed", "after", "before")
-
-    def __init__(self, before: Section[KeyT, ValueT], after: Section[KeyT, ValueT]) -> None:
-        self.before = before
-        self.after: Section[KeyT, ValueT] | dict[KeyT, ValueT] = after
-        # In the order of the changes.
-        self._changed: dict[KeyT, None] = {}
-        if after is not before:
-            self._changed = dict.fromkeys(key for key in before if key not in after)
-            for key, value in after.items():
-                known = before.get(key)
-                if known is not value and known != value:
-                    self._changed[key] = None
-
-    def __bool__(self) -> bool:
-        return bool(self._changed)
-
-    def __contains__(self, key: KeyT) -> bool:
-        """Whether the value of that key changed."""
-        return key in self._changed
-
-    def changed(self) -> list[ValueT]:
-        """Returns what is new or was altered, as it is now."""
-        return [self.after[key] for key in self._changed if key in self.after]
-
-    def gone(self) -> list[ValueT]:
-        """Returns what is not there any more, as it was."""
-        return [self.before[key] for key in self._changed if key not in self.after]
-
-    def set(self, key: KeyT, value: ValueT | None) -> None:
-        """Sets the value; None drops the key."""
-        if not isinstance(self.after, dict):
-            self.after = self.after.copy()
-        self._changed[key] = None
-        if value is not None:
-            self.after[key] = value
-            return
-        self.after.pop(key, None)
-        if key not in self.before:
-            del self._changed[key]
-
-    def finish(self) -> Section[KeyT, ValueT]:
-        """Returns `after`, which takes no further changes: `before` if there were none."""
-        if not self._changed:
-            self.after = self.before
-        elif isinstance(self.after, dict):
-            self.after = Section(self.after)
-        return self.after
 
 
 class MetadataDelta:

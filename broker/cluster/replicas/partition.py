@@ -177,15 +177,11 @@ class Partition:
             return info
         self.traffic.bytes_in += info.size_bytes
         self.traffic.messages_in += info.last_offset - info.base_offset + 1
-        self.advance_high_watermark(info.last_offset + 1, info.size_bytes)
-        return info
-
-    def advance_high_watermark(self, offset: Offset, size_bytes: int) -> None:
-        """Moves the high watermark over `size_bytes` up to `offset`, and tells the waiters."""
-        self.log.local.advance_high_watermark(offset)
+        self.log.local.advance_high_watermark(info.last_offset + 1)
         if self._waiters:
             for waiter in tuple(self._waiters):
-                waiter.on_high_watermark(size_bytes)
+                waiter.on_high_watermark(info.size_bytes)
+        return info
 
     def replace_local(self, local: LocalLog) -> None:
         """Goes on with a log over the same files, or their copy; see UnifiedLog.replace_local."""

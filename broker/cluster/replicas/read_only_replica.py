@@ -28,9 +28,9 @@ from strandline.broker.cluster.metadata.image import (
 )
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.records import NodeId
-from strandline.broker.cluster.metadata.tiers import LocalTier, describe, is_tiered
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.cluster.metadata.view import MetadataView
+from strandline.broker.cluster.replicas.tiers import LocalTier, describe, is_tiered
 from strandline.broker.protocol.formats.metadata_records import (
     ConfigRecord,
     MetadataRecord,

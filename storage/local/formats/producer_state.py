@@ -169,7 +169,7 @@ class ProducerState:
         self._open: OrderedDict[int, int] = OrderedDict()
         self.first_open_offset: int | None = None
         # First offset -> marker's offset of the ended transactions that are not replicated.
-        self._unreplicated: dict[int, int] = {}
+        self.unreplicated: dict[int, int] = {}
         # First offset of the earliest transaction that is open or not replicated.
         self.first_undecided_offset: int | None = None
         # By producer, the first sequence that was refused before the log knew the producer.
@@ -322,7 +322,7 @@ class ProducerState:
         if first_offset == NO_TRANSACTION:
             return None
         entry.transaction_first_offset = NO_TRANSACTION
-        self._unreplicated[first_offset] = offset
+        self.unreplicated[first_offset] = offset
         self._open.pop(first_offset, None)
         self.first_open_offset = next(iter(self._open), None)
         return CompletedTransaction(
@@ -368,12 +368,11 @@ class ProducerState:
 
     def replicated_up_to(self, high_watermark: int) -> None:
         """Decides the transactions whose markers are below the high watermark."""
-        if self._unreplicated:
-            self._unreplicated = {
-                first: last for first, last in self._unreplicated.items() if last >= high_watermark
-            }
-            first_offsets = (*self._unreplicated, *islice(self._open, 1))
-            self.first_undecided_offset = min(first_offsets, default=None)
+        self.unreplicated = {
+            first: last for first, last in self.unreplicated.items() if last >= high_watermark
+        }
+        first_offsets = (*self.unreplicated, *islice(self._open, 1))
+        self.first_undecided_offset = min(first_offsets, default=None)
 
     def oldest_open(self) -> ProducerEntry | None:
         """The producer whose open transaction holds the last stable offset back."""
@@ -400,7 +399,7 @@ class ProducerState:
         self.entries.clear()
         self._open.clear()
         self._refused.clear()
-        self._unreplicated.clear()
+        self.unreplicated.clear()
         self.first_open_offset = self.first_undecided_offset = None
 
     # --- snapshots ---------------------------------------------------------------------------

@@ -217,7 +217,8 @@ class LocalLog:
         assert offset <= self._end_offset, (offset, self)
         if offset > self.high_watermark:
             self.high_watermark = offset
-            self.producers.replicated_up_to(offset)
+            if self.producers.unreplicated:
+                self.producers.replicated_up_to(offset)
 
     @property
     def recovery_point(self) -> int:

@@ -10,12 +10,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
-from strandline.broker.cluster.metadata.tiers import BothTiers
+from strandline.broker.cluster.metadata.records import (
+    BrokerConfigsSet,
+    ProducerIdsAllocated,
+    TopicConfigsSet,
+    TopicCreated,
+)
 from strandline.broker.cluster.replicas.read_only_replica import FollowingController
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.cluster.replicas.tiers import BothTiers
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.quotas.quotas import ClientQuotas, QuotaWindows
@@ -57,13 +63,19 @@ def from_nothing(entries: list[Entry]) -> Iterator[Publication]:
 
 
 WAYS = (one_by_one, start_and_one, from_nothing)
+# A topic that is tiered later, and one that is so no longer.
+TIERED_LATER = [[(TopicCreated, 0)], [(TopicConfigsSet, 1)]]
+UNTIERED = [[(TopicCreated, 4)], [(TopicConfigsSet, 0)]]
+FOR_ALL_BROKERS = [[(BrokerConfigsSet, 3)], [(ProducerIdsAllocated, 1)]]
 
 
 def configs(publications: Iterable[Publication]) -> object:
-    running = RunningConfig(load_config(None, ["node.id=1"]))
+    running, image = RunningConfig(load_config(None, ["node.id=1"])), MetadataImage()
     for delta, image in publications:
         running.follow(delta, image)
-    return dict(running.current.given), dict(running.own), dict(running.cluster_wide)
+    assert running.own == image.broker_properties.get(1, {})
+    assert running.cluster_wide == image.broker_properties.get(None, {})
+    return dict(running.current.given)
 
 
 def quotas(publications: Iterable[Publication]) -> object:
@@ -76,6 +88,7 @@ def quotas(publications: Iterable[Publication]) -> object:
 
 @settings(max_examples=50)
 @given(PICKS)
+@example(FOR_ALL_BROKERS)
 def test_configurations_and_quotas_are_the_same(picks: list) -> None:  # type: ignore[type-arg]
     entries = history(picks)
     for follow in (configs, quotas):
@@ -135,6 +148,8 @@ async def replicas(publications: Iterable[Publication]) -> object:
 
 @settings(max_examples=15)
 @given(PICKS)
+@example(TIERED_LATER)
+@example(UNTIERED)
 def test_replicas_and_their_tiers_are_the_same(picks: list) -> None:  # type: ignore[type-arg]
     entries = history(picks)
     first, *others = [asyncio.run(replicas(way(entries))) for way in WAYS]
@@ -143,6 +158,8 @@ def test_replicas_and_their_tiers_are_the_same(picks: list) -> None:  # type: ig
 
 @settings(max_examples=50)
 @given(PICKS)
+@example(TIERED_LATER)
+@example(UNTIERED)
 def test_a_read_only_replica_has_the_same_image(picks: list) -> None:  # type: ignore[type-arg]
     entries = history(picks)
 

@@ -75,8 +75,8 @@ def _append(partition: Partition, first_ms: int = NOW_MS, count: int = 10) -> No
     partition.log.append(batch(timestamps_ms=times), leader_epoch=0)
 
 
-def _replicate(partition: Partition, offset: int, size_bytes: int = 1000) -> None:
-    partition.advance_high_watermark(offset, size_bytes)
+def _replicate(partition: Partition, offset: int) -> None:
+    partition.log.local.advance_high_watermark(offset)
 
 
 def play(folder: Path, scenario: Callable[[ReplicaManager, Partition], Awaitable[None]]) -> None:
@@ -159,10 +159,11 @@ def test_a_waiting_fetch_is_woken_by_it_and_not_by_an_append(tmp_path: Path) -> 
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert (answers, handler.parked_count) == ([], 1)
-        _replicate(partition, 20)
+        # Its owner moves the high watermark to the end.
+        partition.append(batch(timestamps_ms=[NOW_MS + 200]))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        assert [_ends(_read(parts)) for parts in answers] == [[20]]
+        assert [_ends(_read(parts)) for parts in answers] == [[20, 30, 31]]
 
     play(tmp_path, scenario)
 

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage, SectionDelta
+from strandline.broker.cluster.metadata import section as metadata_section
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.log_format import decode_snapshot, encode_snapshot
 from strandline.broker.cluster.metadata.records import config_records, topic_records
+from strandline.broker.cluster.metadata.section import TOP_MAX, SectionDelta
 from strandline.broker.cluster.metadata.topic_names import collision_key
 from strandline.broker.protocol.formats.metadata_records import RemoveTopicRecord, ResourceType
 from tests.unit.broker.cluster.controlled import registered
@@ -36,6 +38,14 @@ SECTIONS = (
     "feature_levels",
 )
 A, B = uuid.UUID(int=0xA), uuid.UUID(int=0xB)
+
+
+@pytest.fixture(autouse=True, scope="module", params=[2, TOP_MAX])
+def top_max(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With changes on top of a base, and with nothing else."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metadata_section, "TOP_MAX", request.param)
+        yield
 
 
 def section(delta: MetadataDelta, name: str) -> SectionDelta[object, object]:
@@ -107,7 +117,12 @@ def test_an_image_of_deltas_is_that_of_a_snapshot(picks: list) -> None:  # type:
     for one in (image, decoded):
         assert one.topics_by_id == {topic.topic_id: topic for topic in one.topics.values()}
         assert one.names_by_collision == {collision_key(name): name for name in one.topics}
-        assert list(one.topics_by_id.values()) == list(one.topics.values())
+        for part in (one.topics, one.topics_by_id, one.client_quotas):
+            assert len(part) == len(list(part)) == len(list(part.items()))
+            assert {key: part.get(key) for key in part} == dict(part.items())
+        for name in ("a", "b.c", "d_e", "f"):
+            assert (name in one.topics) == (one.topics.get(name) is not None)
+            assert (name in one.topics) == (name in list(one.topics))
 
 
 @settings(max_examples=25)

@@ -13,9 +13,9 @@ import pytest
 
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.records import config_records, topic_records
-from strandline.broker.cluster.metadata.tiers import LocalTier
 from strandline.broker.cluster.replicas.partition import LeaderRefusal
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.cluster.replicas.tiers import LocalTier
 from strandline.broker.protocol.formats.metadata_records import ResourceType
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LogConfig
