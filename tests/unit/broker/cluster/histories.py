@@ -13,6 +13,8 @@ from strandline.broker.cluster.metadata.features import first_levels
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.records import (
     ALL_BROKERS,
+    DELETE_ON_DISABLE,
+    REMOTE_ENABLED,
     QuotaEntity,
     config_records,
     deletion_records,
@@ -39,7 +41,7 @@ FIRST: Entry = tuple(first_levels())
 
 
 def _properties(pick: int) -> dict[str, str]:
-    return ({}, TIERED, {"retention.ms": "7"}, {**TIERED, "retention.ms": "8"})[pick % 4]
+    return dict(({}, TIERED, {"retention.ms": "7"}, {**TIERED, "retention.ms": "8"})[pick % 4])
 
 
 def _create(image: MetadataImage, pick: int) -> Sequence[MetadataRecord]:
@@ -111,9 +113,15 @@ def _credentials(image: MetadataImage, pick: int) -> Sequence[MetadataRecord]:
 
 
 def _topic_configs(topic: TopicImage, pick: int) -> Sequence[MetadataRecord]:
-    # A tiered topic stays tiered: the controller refuses to give up an archive just so.
-    kept = {key: value for key, value in topic.properties.items() if key in TIERED}
-    after = {**_properties(pick), **kept}
+    after = _properties(pick)
+    was_archived = topic.properties.keys() & {REMOTE_ENABLED, DELETE_ON_DISABLE}
+    if was_archived and REMOTE_ENABLED not in after:
+        # The controller refuses to give up an archive without saying so.
+        after |= {DELETE_ON_DISABLE: "true"}
+    if DELETE_ON_DISABLE in topic.properties:
+        # Whether its archive is purged by now, only the bucket knows.
+        after = {key: value for key, value in after.items() if key != REMOTE_ENABLED}
+        after[DELETE_ON_DISABLE] = "true"
     return config_records(ResourceType.TOPIC, topic.name, topic.properties, after)
 
 

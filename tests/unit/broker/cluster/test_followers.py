@@ -13,12 +13,6 @@ from typing import TypeAlias
 from hypothesis import example, given, settings
 
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
-from strandline.broker.cluster.metadata.records import (
-    BrokerConfigsSet,
-    ProducerIdsAllocated,
-    TopicConfigsSet,
-    TopicCreated,
-)
 from strandline.broker.cluster.replicas.read_only_replica import FollowingController
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.tiers import BothTiers
@@ -64,9 +58,9 @@ def from_nothing(entries: list[Entry]) -> Iterator[Publication]:
 
 WAYS = (one_by_one, start_and_one, from_nothing)
 # A topic that is tiered later, and one that is so no longer.
-TIERED_LATER = [[(TopicCreated, 0)], [(TopicConfigsSet, 1)]]
-UNTIERED = [[(TopicCreated, 4)], [(TopicConfigsSet, 0)]]
-FOR_ALL_BROKERS = [[(BrokerConfigsSet, 3)], [(ProducerIdsAllocated, 1)]]
+TIERED_LATER = [[("create", 0)], [("topic configs", 1)]]
+UNTIERED = [[("create", 4)], [("topic configs", 0)]]
+FOR_ALL_BROKERS = [[("broker configs", 3)], [("producer ids", 1)]]
 
 
 def configs(publications: Iterable[Publication]) -> object:
