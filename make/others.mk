@@ -43,8 +43,8 @@ test-stores: $(DEV) $(S3_SERVERS) ## the contract, and the way from produce to r
 		tests/contract tests/system/tiers/restore/check_stores.py --durations=5
 
 .PHONY: check-sparks
-check-sparks: $(DEV) jar ## one jar with each Spark 4 on PyPI, 0.5 GB each (SPARKS="4.0.0 4.1.4")
-	@SPARKS="$(SPARKS)" scripts/check-sparks $(PY)
+check-sparks: $(DEV) java ## a jar that Java alone made, with each Spark 4 on PyPI, 0.5 GB each (SPARKS="4.0.0 4.1.4")
+	@SPARKS="$(SPARKS)" scripts/check-sparks $(PY) $(JAR)
 
 # The four jars of Spark's Kafka source, of those that `make bench-lake` takes.
 KAFKA_SOURCE_JARS := bench-data/kafka-source/.installed

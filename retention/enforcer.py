@@ -43,6 +43,7 @@ from strandline.retention.policy import (
     judge,
 )
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.turns import Turn, in_turns
 from strandline.storage.config.log_config import UNLIMITED, LogConfig
 from strandline.storage.errors import StorageError
 from strandline.storage.local.segment.segment import LogSegment
@@ -106,7 +107,8 @@ class RetentionEnforcer:
         now_ms = self._guard.now_ms()
         freed_count = 0
         failed: set[TopicPartition] = set()
-        for unified_log in tuple(self._logs()):
+        turn = Turn()
+        async for unified_log in in_turns(tuple(self._logs()), turn):
             try:
                 self._roll_if_outlived(unified_log, now_ms)  # 1
                 await self._drop_old_units(unified_log, now_ms)  # 2
@@ -114,16 +116,13 @@ class RetentionEnforcer:
             except StorageError as error:
                 self._note_failure(unified_log, error)
                 failed.add(unified_log.topic_partition)
-            # Thousands of logs with nothing to do must not hold the loop.
-            await asyncio.sleep(0)
         failed |= await self._checkpoint()  # 3
-        for unified_log in tuple(self._logs()):
+        async for unified_log in in_turns(tuple(self._logs()), turn):
             try:
                 freed_count += self._free(unified_log, now_ms)  # 4
             except StorageError as error:
                 self._note_failure(unified_log, error)
                 failed.add(unified_log.topic_partition)
-            await asyncio.sleep(0)
         await self._unlink()  # 5
         self._failing = {tp: why for tp, why in self._failing.items() if tp in failed}
         served = {unified_log.topic_partition for unified_log in self._logs()}

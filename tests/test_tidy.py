@@ -161,6 +161,12 @@ def test_what_a_request_can_cause_is_said_by_a_quiet_log() -> None:
     assert [one for one in loud if one.startswith(("broker/handlers/", "broker/network/"))] == []
 
 
+def test_only_the_owner_of_chance_draws() -> None:
+    """What is drawn elsewhere differs from run to run of a simulation."""
+    draws = r"random\.\w+|uuid\.uuid[14]"
+    assert callers_outside(("storage/entropy.py",), draws) == []
+
+
 def test_only_the_clock_asks_what_time_it_is() -> None:
     """Turning a given time into text is no question; `time.sleep` waits by a clock nobody moves."""
     asks = (
@@ -179,7 +185,7 @@ def test_only_the_clock_asks_what_time_it_is() -> None:
 
 def test_only_the_composition_root_starts_tasks() -> None:
     starts = r"(.*\.)?(create_task|ensure_future|run_coroutine_threadsafe)"
-    found = callers_outside(("broker/server/app.py",), starts)
+    found = callers_outside(("broker/server/broker.py",), starts)
     assert [one for one in found if not one.startswith("storage/concurrency/")] == []
 
 
@@ -256,6 +262,7 @@ PRIVATE_NAMES = {
     r"_data": "a data file of pyiceberg, changed; tests alone",
     r"_crc32c": "a slow function of MiniStack; tests alone",
     r"_header": "a message of kio; tests alone",
+    r"_ready": "of asyncio's loop, whose time is virtual in tests; tests alone",
 }
 
 

@@ -13,6 +13,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -28,8 +29,9 @@ from strandline.broker.cluster.metadata.controller_messages import (
 )
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.config.loading import load_config
-from strandline.broker.server.app import Broker
-from strandline.storage.clock import SystemClock
+from strandline.broker.server.environment import process_environment
+from strandline.broker.server.parts.metadata import MetadataParts
+from strandline.broker.server.tiered import start_tiered
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
@@ -60,13 +62,14 @@ async def _measured(folder: Path, topics: int, partitions: int) -> Sequence[Figu
         "strandline.remote.url": (folder / "archive").as_uri(),
     }
     config = load_config(None, [f"{name}={value}" for name, value in settings.items()])
-    broker = Broker(config, SystemClock())
-    await broker.start()
+    environment, spawn = process_environment(config), asyncio.get_running_loop().create_task
+    started = await start_tiered(environment, config, spawn, ExitStack())
+    (metadata,) = (one for one in started.parts if isinstance(one, MetadataParts))
     size = f"{topics:,} topics, {topics * partitions:,} partitions"
     figures = []
     try:
         with patch.object(LogDirs, "create_logs", _copying(LogDirs.create_logs)):
-            await _create(broker, topics, partitions)
+            await _create(metadata, topics, partitions)
             gc.collect()
             gc.freeze()
             for what, changes in _changes(partitions).items():
@@ -74,14 +77,14 @@ async def _measured(folder: Path, topics: int, partitions: int) -> Sequence[Figu
                     Figure(
                         part="metadata",
                         name=f"{what}, {size}",
-                        value=await _cost_ms(broker, changes),
+                        value=await _cost_ms(metadata, changes),
                         unit="ms",
                         goal="< 1" if topics * partitions <= 5_000 else "< 2",
                     )
                 )
     finally:
         # The copies of the log are not for a clean stop.
-        broker._workers.stop()
+        environment.workers.stop()
         gc.unfreeze()
     return figures
 
@@ -107,12 +110,12 @@ def _copying(create_logs: Callable[..., list[LocalLog]]) -> Callable[..., list[L
     return create
 
 
-async def _create(broker: Broker, topics: int, partitions: int) -> None:
+async def _create(metadata: MetadataParts, topics: int, partitions: int) -> None:
     for first in range(0, topics, TOPICS_PER_ENTRY):
         wanted = [_topic(number, partitions) for number in range(first, first + TOPICS_PER_ENTRY)]
         create = partial(controller.create_topics, topics=wanted, defaults=DEFAULTS)
-        await broker._controller.change(create)
-    assert len(broker._metadata.image.topics) == topics
+        await metadata.controller.change(create)
+    assert len(metadata.image.topics) == topics
 
 
 def _topic(number: int, partitions: int) -> NewTopic:
@@ -150,13 +153,13 @@ def _changes(partitions: int) -> dict[str, Iterator[Change]]:
     }
 
 
-async def _cost_ms(broker: Broker, changes: Iterator[Change]) -> float:
+async def _cost_ms(metadata: MetadataParts, changes: Iterator[Change]) -> float:
     """Returns the median CPU time of an entry."""
     costs_ms = []
     for _, change in zip(range(ENTRIES_MEASURED), changes, strict=False):
-        before = broker._metadata.image
+        before = metadata.image
         began_s = time.thread_time()
-        decision = await broker._controller.change(change)
+        decision = await metadata.controller.change(change)
         before.apply_entry(decision.records)
         costs_ms.append(1000 * (time.thread_time() - began_s))
     return statistics.median(costs_ms)

@@ -59,7 +59,11 @@ from strandline.broker.coordination.transactions.transaction import TransactionV
 from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
-from strandline.broker.server.folder_marks import METADATA_FOLDER, RESTORE_MARK, RestoreRefused
+from strandline.broker.server.upkeep.folder_marks import (
+    METADATA_FOLDER,
+    RESTORE_MARK,
+    RestoreRefused,
+)
 from strandline.storage import files
 from strandline.storage.clock import Clock
 from strandline.storage.config.log_config import LogConfig

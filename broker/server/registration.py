@@ -6,8 +6,6 @@ broker registers before it listens, and tells the port that it got itself.
 
 from __future__ import annotations
 
-import uuid
-
 from strandline.broker.cluster.metadata.features import FEATURES
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listeners import parse_protocol_map, protocol_of
@@ -16,6 +14,7 @@ from strandline.broker.protocol.formats.metadata_records import (
     BrokerFeature,
     RegisterBrokerRecord,
 )
+from strandline.storage import entropy
 from strandline.storage.local.formats.checkpoint import decode_id
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
@@ -30,7 +29,7 @@ def new_registration(config: BrokerConfig, log_dirs: LogDirs) -> RegisterBrokerR
     protocols = parse_protocol_map(config.identity.protocols)
     return RegisterBrokerRecord(
         broker_id=config.node_id,
-        incarnation_id=uuid.uuid4(),
+        incarnation_id=entropy.new_id(),
         broker_epoch=_NO_EPOCH,
         end_points=[
             BrokerEndpoint(

@@ -178,8 +178,6 @@ class _Page:
 
     def _cleaner(self) -> Iterator[Row]:
         figures = self._sources.cleaner
-        if figures is None:
-            return
         age_ms = max(0, self._sources.clock.now_ms() - figures.last_look_ms)
         prefix = "kafka_log_logcleanermanager_"
         yield single(f"{prefix}max_dirty_percent", int(100 * figures.dirty_ratio_max))
@@ -224,7 +222,7 @@ class _Page:
             "Fetch": sources.parked_fetches(),
             "Rebalance": sources.groups.statistics().parked_requests,
         }
-        if sources.tiering is not None:
+        if sources.archive is not None:
             purgatories["RemoteFetch"] = sources.requests.remote_fetches.waiting
             purgatories["RemoteListOffsets"] = sources.requests.remote_lookups.waiting
         yield row_of(

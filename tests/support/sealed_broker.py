@@ -9,5 +9,5 @@ from strandline.broker.network import server
 from tests.support.sealed_transport import SealedTransport
 
 if __name__ == "__main__":
-    server.PlainTransport = SealedTransport  # type: ignore[assignment, misc]
+    server.SystemNetwork.transport = staticmethod(SealedTransport)  # type: ignore[assignment]
     sys.exit(main())

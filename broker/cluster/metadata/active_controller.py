@@ -42,7 +42,7 @@ class ActiveController:
         self, view: MetadataView, metadata_log: MetadataLog, *, executor: Executor
     ) -> None:
         """`executor` runs the blocking appends; one worker is enough."""
-        self._view = view
+        self.view = view
         self._metadata_log = metadata_log
         self._executor = executor
         self._changing = asyncio.Lock()
@@ -62,7 +62,7 @@ class ActiveController:
             if self._unsure:
                 await self._refresh()
             for _ in range(RACES_MAX):
-                decision = decide(self._view.image)  # 1
+                decision = decide(self.view.image)  # 1
                 if not decision.records:
                     return decision
                 try:
@@ -71,12 +71,12 @@ class ActiveController:
                     )
                 except MetadataRaced:
                     # Another broker appended first: the image now includes its change.
-                    await self._view.take_over(self._metadata_log.image)
+                    await self.view.take_over(self._metadata_log.image)
                     continue
                 except StorageError:
                     self._unsure = True
                     raise
-                await self._view.take_over(image, delta)  # 3
+                await self.view.take_over(image, delta)  # 3
                 return decision  # 4
             raise StorageError(f"the metadata log was changed by others {RACES_MAX} times in a row")
 
@@ -88,7 +88,7 @@ class ActiveController:
         loop = asyncio.get_running_loop()
         image = await loop.run_in_executor(self._executor, self._metadata_log.refresh)
         self._unsure = False
-        await self._view.take_over(image)
+        await self.view.take_over(image)
 
 
 class ControllerClient:

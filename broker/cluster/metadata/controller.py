@@ -10,7 +10,6 @@ refused. Where Kafka's controller reports several faults of one topic, this one 
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
@@ -61,6 +60,7 @@ from strandline.broker.protocol.formats.metadata_records import (
     ResourceType,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage import entropy
 from strandline.storage.config.log_config import LONG_MAX, LogConfig, check_throttled_replicas
 from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId
@@ -82,7 +82,7 @@ def create_topics(
     *,
     defaults: TopicDefaults,
     intent: Intent = Intent.APPLY,
-    new_topic_id: Callable[[], TopicId] = uuid.uuid4,
+    new_topic_id: Callable[[], TopicId] = entropy.new_id,
 ) -> Decision[TopicResult]:
     """Returns one result per name, in order. Replicas are placed on the unfenced brokers."""
     creator = _Creator(image, defaults, new_topic_id)

@@ -123,9 +123,8 @@ class FollowingController(ActiveController):
         self._node_id = node_id
         # What the image was merged from.
         self._merged = MetadataImage(), MetadataImage()
-        self.view = MetadataView(MetadataImage())
-        self.view = MetadataView(self._merge().image())
-        super().__init__(self.view, own, executor=executor)
+        merged = self._merge(MetadataImage()).image()
+        super().__init__(MetadataView(merged), own, executor=executor)
 
     @property
     def origin_version(self) -> int:
@@ -163,10 +162,10 @@ class FollowingController(ActiveController):
             await self._take_over_both()
 
     async def _take_over_both(self) -> None:
-        delta = self._merge()
+        delta = self._merge(self.view.image)
         await self.view.take_over(delta.image(), delta)
 
-    def _merge(self) -> MetadataDelta:
+    def _merge(self, before: MetadataImage) -> MetadataDelta:
         """Merges what changed: the tiered topics of the origin, led by this node, internal ones of
         this broker's own.
         """
@@ -174,7 +173,7 @@ class FollowingController(ActiveController):
         self._merged = self._origin.image, self._own.image
         origin = MetadataDelta(origin_before, self._origin.image)
         own = MetadataDelta(own_before, self._own.image)
-        merged = MetadataDelta(self.view.image)
+        merged = MetadataDelta(before)
         merged.version, merged.cluster_id = origin.version, origin.cluster_id
         merged.feature_levels = origin.feature_levels
         merged.brokers = own.brokers

@@ -31,6 +31,7 @@ from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partitio
 from strandline.broker.cluster.replicas.tiers import LocalTier
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import LocalLog
@@ -179,10 +180,10 @@ class ReplicaManager:
         if self._followed_defaults != defaults:
             changed = list(image.topics.values())
         waiting = (image.topics[name] for name in self._logged_uncreated)
-        for topic in {topic.topic_id: topic for topic in (*changed, *waiting)}.values():
+        # A changed default concerns all topics, and so does a folder that comes back.
+        concerned = {topic.topic_id: topic for topic in (*changed, *waiting)}
+        async for topic in in_turns(concerned.values()):
             await self._follow_topic(topic)
-            # A changed default concerns all topics, and so does a folder that comes back.
-            await asyncio.sleep(0)
         self._followed_defaults = defaults
         self._unserved_names = {
             image.topics[key.topic].topic_id: key.topic for key in self._offline | self._uncreated

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -44,6 +43,7 @@ from strandline.broker.protocol.formats.offsets_topic import (
     encode_offset_commit,
 )
 from strandline.broker.protocol.schema.errors import MalformedRequest
+from strandline.storage import entropy
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.tasks import result_of
 from strandline.storage.errors import (
@@ -607,4 +607,4 @@ def _is_there(store: ObjectStore, key: str) -> bool:
 def _unique_suffix() -> bytes:
     """Returns an empty batch with a random producer, so that no two objects are equal."""
     record = Record(offset=0, timestamp_ms=0, key=None, value=None)
-    return empty_batch(encode_batch([record], producer_id=secrets.randbits(63)))
+    return empty_batch(encode_batch([record], producer_id=entropy.number(0, 2**63 - 1)))

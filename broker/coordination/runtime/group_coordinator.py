@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -84,16 +83,16 @@ from strandline.broker.coordination.runtime.slots import Slots
 from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage import entropy
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.tasks import wait_within
+from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.model import TimestampMs, TopicPartition
 
 log = logging.getLogger(__name__)
 
 # The loop checks the metadata this often even if no group has a deadline.
 POLL_S = 1.0
-# Each may write a record. The sessions of all groups may end together, after a network failure.
-DUE_GROUPS_PER_TURN_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +144,7 @@ class GroupCoordinator:
             partial(
                 GroupShard,
                 rules=replace(config.classic, room=MemberMemory()),
-                make_id=lambda: str(uuid.uuid4()),
+                make_id=lambda: str(entropy.new_id()),
                 offset_metadata_length_max=config.offset_metadata_length_max,
                 retention_ms=config.offsets_retention_ms,
                 topics_at_start=metadata.image.topics,
@@ -495,7 +494,7 @@ class GroupCoordinator:
     async def run(self) -> None:
         """Loads unloaded partitions and handles all deadlines; never returns."""
         while True:
-            self._ring_alarms()
+            await self._ring_alarms()
             slot = self._slots.next_to_load()
             if slot is not None:
                 await self._slots.load(slot, self.now, self._begin_sessions)
@@ -519,9 +518,10 @@ class GroupCoordinator:
         if deadline_ms is not None and self._alarms.arm(group.group_id, deadline_ms):
             self._wake.set()
 
-    def _ring_alarms(self) -> None:
+    async def _ring_alarms(self) -> None:
         now = self.now()
-        for group_id in self._alarms.ring(now.monotonic_ms, DUE_GROUPS_PER_TURN_MAX):
+        # The sessions of all groups may end together, after a network failure.
+        async for group_id in in_turns(self._alarms.ring(now.monotonic_ms)):
             try:
                 slot = self._slots.of(group_id)
             except CoordinatorFault:

@@ -25,6 +25,7 @@ from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.model import TopicPartition
@@ -111,10 +112,10 @@ class LocalMarkers:
         entry = partition.log.local.producers.entries.get(opened.producer.producer_id)
         return entry is not None and entry.transaction_first_offset == opened.first_offset
 
-    def producers_above(self, epochs: Mapping[int, int]) -> set[int]:
+    async def producers_above(self, epochs: Mapping[int, int]) -> set[int]:
         """Returns the producers that have a greater epoch in a partition than `epochs` says."""
         found: set[int] = set()
-        for partition in self._replicas.partitions():
+        async for partition in in_turns(self._replicas.partitions()):
             entries = partition.log.local.producers.entries
             if entries:
                 shared = entries.keys() & epochs.keys()

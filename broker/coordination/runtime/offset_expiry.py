@@ -8,7 +8,6 @@ expiry check.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TypeAlias
@@ -18,6 +17,7 @@ from strandline.broker.coordination.model.classic_messages import CoordinatorFau
 from strandline.broker.coordination.model.offset_messages import CoordinatorRecord
 from strandline.broker.coordination.runtime.journal import in_batches, write_offsets
 from strandline.broker.coordination.runtime.shard import GroupSlot, GroupSlots
+from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.model import TimestampMs
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class OffsetExpiry:
             return
         self._next_expiry_ms = now.monotonic_ms + self._interval_ms
         believed = now._replace(wall_ms=self._believed_ms())
-        for slot in self._slots.present():
+        async for slot in in_turns(self._slots.present()):
             if not slot.is_loaded:
                 continue
             records = slot.shard.expire(believed)
@@ -64,7 +64,6 @@ class OffsetExpiry:
                 log.info("offsets expired", extra={"fields": _fields(slot, records=len(records))})
             _write(slot, records, now)
             self._delete(slot, slot.shard.committed_topics(), now)
-            await asyncio.sleep(0)
 
     def follow(self, gone: Set[str], now: Instant) -> None:
         """Deletes the offsets of deleted topics, which had these names."""

@@ -84,6 +84,7 @@ from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.tasks import wait_within
+from strandline.storage.concurrency.turns import Turn, in_turns
 from strandline.storage.crash_points import (
     TRANSACTION_AFTER_COMPLETE,
     TRANSACTION_AFTER_MARKER,
@@ -104,8 +105,6 @@ POLL_S = 1.0
 # Markers that one turn of the loop tries to write, of 20 us each: a transaction may have thousands,
 # and thousands of transactions may wait for a disk. `run` takes all of them in turn.
 MARKERS_PER_TURN_MAX = 500
-# Tombstones of expired ids that one turn writes.
-EXPIRED_PER_TURN_MAX = 500
 
 _Slot = Slot[TransactionShard]
 
@@ -391,14 +390,13 @@ class TransactionCoordinator:
         fresh_id = None
         if client_version.bumps_epoch and self._slots.topic() is not None:
             fresh_id = await self._fresh_id_for(self.find(transactional_id))
+        if await self._may_lack_part(producer, self.find(transactional_id)):
+            raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         slot = self._slot_of(transactional_id)
         if slot is None:
             raise CoordinatorFault(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        current = slot.shard.get(transactional_id)
-        if self._may_lack_part(producer, current):
-            raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         decision = rules.end_transaction(
-            current,
+            slot.shard.get(transactional_id),
             producer,
             is_commit=end is MarkerType.COMMIT,
             client_version=client_version,
@@ -650,7 +648,7 @@ class TransactionCoordinator:
         """Whether step 5 is not done."""
         return bool(self._left_open)
 
-    def _may_lack_part(self, producer: ProducerIdentity, current: Transaction | None) -> bool:
+    async def _may_lack_part(self, producer: ProducerIdentity, current: Transaction | None) -> bool:
         """Whether a part of the producer's transaction may be lost, which step 5 aborts.
 
         Until step 6 the coordinator would take its end for the repeated one of the transaction
@@ -658,11 +656,11 @@ class TransactionCoordinator:
         """
         if self._repair is _Repair.DONE or current is None or current.identity != producer:
             return False
-        if self._markers.producers_above({producer.producer_id: producer.epoch}):
+        if await self._markers.producers_above({producer.producer_id: producer.epoch}):
             return True
         return self._left_open.has_part_of(producer, current)
 
-    def _settle_after_crash(self) -> None:
+    async def _settle_after_crash(self) -> None:
         """Steps 5 and 6, once all is loaded; what cannot be written now is tried again."""
         topic, slots = self._slots.topic(), self._slots.all()
         if topic is None:
@@ -680,7 +678,8 @@ class TransactionCoordinator:
         unknown = self._left_open.end(ids, decided, self._is_gone)
         if 0 < len(self._left_open) < left_before:
             self._wake.set()
-        outrun = self._markers.producers_above({key: one.epoch for key, one in ids.items()})
+        epochs = {key: one.epoch for key, one in ids.items()}
+        outrun = await self._markers.producers_above(epochs)
         is_done = self._retire([ids[one] for one in unknown | outrun if one in ids])
         if is_done and not self._left_open:
             self._repair = _Repair.DONE
@@ -708,7 +707,7 @@ class TransactionCoordinator:
         retired = rules.retire(transaction, now_ms=self._clock.now_ms())
         try:
             slot = self._slot_of(transaction.transactional_id)
-            if slot is None:
+            if slot is None or slot.shard.get(transaction.transactional_id) is not transaction:
                 return False
             self._carry_out(slot, Transition(written=retired))
         except CoordinatorFault:
@@ -729,7 +728,7 @@ class TransactionCoordinator:
                 self.reload()
                 continue
             self._wake.clear()
-            self._settle_after_crash()
+            await self._settle_after_crash()
             await self._finish_all()
             await self._follow_time()
             await wait_within(self._wake, POLL_S)
@@ -741,14 +740,13 @@ class TransactionCoordinator:
             await self._abort_timed_out()
         if now_ms >= self._next_expiry_ms:
             self._next_expiry_ms = now_ms + self._config().expiration_check_interval_ms
-            self._forget_expired()
+            await self._forget_expired()
 
     async def _abort_timed_out(self) -> None:
         due_ms = self._believed_ms()
-        for timed_out in [one for one in self._open() if one.is_timed_out(due_ms)]:
+        # The transactions of all clients may time out together, after a network failure.
+        async for timed_out in in_turns([one for one in self._open() if one.is_timed_out(due_ms)]):
             transactional_id = timed_out.transactional_id
-            # The transactions of all clients may time out together, after a network failure.
-            await asyncio.sleep(0)
             try:
                 fresh_id = await self._fresh_id_for(self.find(transactional_id))
                 slot = self._slot_of(transactional_id)
@@ -776,26 +774,23 @@ class TransactionCoordinator:
                 # The next look tries again.
                 continue
 
-    def _forget_expired(self) -> None:
+    async def _forget_expired(self) -> None:
         due_ms = self._believed_ms()
         expiration_ms = self._config().expiration_ms
-        expired = [
-            transaction
-            for slot in self._slots.present()
-            if slot.is_loaded
-            for transaction in slot.shard
-            if transaction.is_expired(due_ms, expiration_ms)
-        ]
-        if len(expired) > EXPIRED_PER_TURN_MAX:
-            self._next_expiry_ms = self._monotonic_ms()
-        for transaction in expired[:EXPIRED_PER_TURN_MAX]:
-            try:
-                slot = self._slot_of(transaction.transactional_id)
-                if slot is not None:
-                    self._append(slot, TransactionRecord(transaction.transactional_id, None))
-            except CoordinatorFault:
-                # The next look tries again.
-                continue
+        turn = Turn()
+        for slot in self._slots.present():
+            known = tuple(slot.shard) if slot.is_loaded else ()
+            async for transaction in in_turns(known, turn):
+                whose = transaction.transactional_id
+                if not transaction.is_expired(due_ms, expiration_ms):
+                    continue
+                try:
+                    served = self._slot_of(whose)
+                    if served is slot and slot.shard.get(whose) is transaction:
+                        self._append(slot, TransactionRecord(whose, None))
+                except CoordinatorFault:
+                    # The next look tries again.
+                    continue
 
     def _open(self) -> Iterator[Transaction]:
         """Iterates over the transactions in state ONGOING, of loaded partitions."""

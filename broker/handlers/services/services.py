@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from strandline.broker.cluster.metadata.active_controller import ActiveController, ControllerClient
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
@@ -46,8 +47,7 @@ class Services:
         return self.running.current.topics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestContext:
+class RequestContext(NamedTuple):
     """The client and the version of a request."""
 
     api_version: int

@@ -27,7 +27,6 @@ import errno
 import fcntl
 import os
 import threading
-import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +34,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from strandline.storage import files
+from strandline.storage import entropy, files
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import (
     NO_ROOM,
@@ -479,7 +478,7 @@ def _remove_unheld(path: Path) -> bool:
 def _open_held(folder: Path) -> BinaryIO:
     """Returns a new, locked file. Raises FileNotFoundError if others remove every attempt."""
     for _ in range(_STAGING_ATTEMPTS_MAX):
-        file = open(folder / uuid.uuid4().hex, "wb")  # noqa: SIM115  # the caller's to close
+        file = open(folder / entropy.new_id().hex, "wb")  # noqa: SIM115  # the caller's to close
         fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:
             return file

@@ -10,6 +10,7 @@ memory, SIGBUS from a file that shrank), ends in InspectionFailed; the next one 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,12 @@ from typing import TYPE_CHECKING
 from strandline.storage.clock import Clock
 from strandline.storage.errors import StrandlineError
 from strandline.storage.model import Offset
-from strandline.storage.system.child_process import ChildFailed, ChildOwner, connect_to_parent
+from strandline.storage.system.child_process import (
+    ChildFailed,
+    ChildOwner,
+    ChildProcess,
+    connect_to_parent,
+)
 from strandline.storage.tiering.copy.inspection import Offsets, SegmentFacts, inspect_segment
 from strandline.storage.tiering.copy.recompression import Recompression, recompress_segment
 from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk, Walk
@@ -47,8 +53,8 @@ class InspectionRequest:
 class SegmentInspector(ChildOwner):
     """Owner of the inspecting child process. Thread-safe; one inspection at a time."""
 
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(__name__, clock)
+    def __init__(self, clock: Clock, start: Callable[[str], ChildProcess] = ChildProcess) -> None:
+        super().__init__(__name__, clock, start)
         self._lock = threading.Lock()
 
     def inspect(self, request: InspectionRequest, *, timeout_s: float) -> SegmentFacts:

@@ -19,7 +19,11 @@ from strandline.broker.config.loading import load_config
 from strandline.broker.coordination.runtime.group_archive import LiveRecord, encode_live
 from strandline.broker.protocol.formats.metadata_records import NoOpRecord, ProducerIdsRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
-from strandline.broker.server.folder_marks import METADATA_FOLDER, RESTORE_MARK, RestoreRefused
+from strandline.broker.server.upkeep.folder_marks import (
+    METADATA_FOLDER,
+    RESTORE_MARK,
+    RestoreRefused,
+)
 from strandline.storage.crash_points import RESTORE_BEFORE_UNMARK
 from strandline.storage.errors import LogDirLocked
 from strandline.storage.local.formats.checkpoint import META_PROPERTIES, read_properties

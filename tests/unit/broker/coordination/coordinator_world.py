@@ -1,4 +1,4 @@
-"""A coordinator over partitions in memory, with a clock that tests move."""
+"""A coordinator over partitions in memory, in virtual time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -24,17 +24,16 @@ from strandline.broker.coordination.model.classic_messages import CoordinatorFau
 from strandline.broker.coordination.model.consumer_messages import ConsumerRules
 from strandline.broker.coordination.model.group_config import GroupConfig
 from strandline.broker.coordination.model.offset_messages import CommitRequest, OffsetToCommit
-from strandline.broker.coordination.runtime import group_coordinator
 from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.model import Isolation, TopicPartition
 from strandline.storage.records.batch.batch import read_header, stamp
-from tests.support.manual_clock import ManualClock
+from tests.sim.loop import VirtualClock, run
+from tests.sim.pools import InlinePool
 from tests.unit.broker.cluster.controlled import registered
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -112,8 +111,8 @@ class World:
     partitions: dict[int, MemoryPartition] = field(
         default_factory=lambda: {0: MemoryPartition(0), 1: MemoryPartition(1)}
     )
-    clock: ManualClock = field(default_factory=ManualClock)
-    executor: ResizablePool = field(default_factory=lambda: ResizablePool(1, "reads"))
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    executor: InlinePool = field(default_factory=InlinePool)
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> Sequence[TopicResult]:
         decision = controller.create_topics(self.image, topics, defaults=TopicDefaults())
@@ -154,26 +153,18 @@ WorldT = TypeVar("WorldT", bound=World)
 
 
 def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    play_in(World, scenario, group_coordinator)
+    play_in(World, scenario)
 
 
 def play_in(
-    make: Callable[[], WorldT],
-    scenario: Callable[[WorldT], Coroutine[Any, Any, None]],
-    polling: ModuleType,
+    make: Callable[[], WorldT], scenario: Callable[[WorldT], Coroutine[Any, Any, None]]
 ) -> None:
-    """Plays a scenario in a new world; `polling` is the module of the loop that waits."""
+    """Plays a scenario in a new world, in virtual time."""
 
-    async def bounded() -> None:
-        world = make()
-        async with asyncio.timeout(60):
-            await scenario(world)
-        world.executor.shutdown()
+    async def played() -> None:
+        await scenario(make())
 
-    with pytest.MonkeyPatch.context() as patch:
-        # The loop does not see a manual clock move, so it must not sleep long.
-        patch.setattr(polling, "POLL_S", 0.005)
-        asyncio.run(bounded())
+    run(played)
 
 
 class Running:

@@ -351,7 +351,7 @@ def served(
     monkeypatch: pytest.MonkeyPatch,
     test: Callable[[Server, ManualClock, SealedClient], Awaitable[None]],
 ) -> None:
-    monkeypatch.setattr(server_module, "PlainTransport", SealedTransport)
+    monkeypatch.setattr(server_module.SystemNetwork, "transport", staticmethod(SealedTransport))
 
     async def main() -> None:
         clock = ManualClock()

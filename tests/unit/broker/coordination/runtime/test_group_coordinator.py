@@ -14,10 +14,10 @@ from strandline.broker.coordination.model.classic_messages import (
     LeavingMember,
     SyncRequest,
 )
-from strandline.broker.coordination.runtime.group_coordinator import DUE_GROUPS_PER_TURN_MAX
 from strandline.broker.protocol.formats.metadata_records import RemoveTopicRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.concurrency import turns
 from strandline.storage.errors import DiskError, MessageTooLarge
 from tests.unit.broker.coordination.coordinator_world import (
     TOPIC_ID,
@@ -93,20 +93,25 @@ def test_a_silent_member_is_missed() -> None:
     play(scenario)
 
 
-def test_many_groups_that_fall_silent_together_leave_turns_of_the_loop_to_others() -> None:
+def test_many_groups_that_fall_silent_together_leave_turns_of_the_loop_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S_MAX", 0.0)
+    group_count = 50
+
     async def scenario(world: World) -> None:
         async with Running(world) as coordinator:
-            for number in range(3 * DUE_GROUPS_PER_TURN_MAX):
+            for number in range(group_count):
                 await coordinator.join(f"g{number}", join_request())
 
             def silent_count() -> int:
                 return coordinator.statistics().groups_by_state[GroupState.EMPTY]
 
             world.clock.advance_ms(10_000)
-            while silent_count() < 3 * DUE_GROUPS_PER_TURN_MAX:
+            while silent_count() < group_count:
                 count_before = silent_count()
                 await asyncio.sleep(0)
-                assert silent_count() - count_before <= DUE_GROUPS_PER_TURN_MAX
+                assert silent_count() - count_before <= 1
 
     play(scenario)
 
@@ -125,7 +130,11 @@ def test_old_offsets_are_looked_for_and_forgotten() -> None:
     play(scenario)
 
 
-def test_a_look_for_old_offsets_leaves_turns_of_the_loop_to_others() -> None:
+def test_a_look_for_old_offsets_leaves_turns_of_the_loop_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S_MAX", 0.0)
+
     async def scenario(world: World) -> None:
         async with Running(world) as coordinator:
             for number in range(20):

@@ -13,12 +13,10 @@ import pytest
 
 from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.runtime import transaction_coordinator
 from strandline.broker.coordination.runtime.left_open import PARTITIONS_PER_TURN_MAX
 from strandline.broker.coordination.runtime.markers import EndMarker
 from strandline.broker.coordination.runtime.slots import coordinating_partition
 from strandline.broker.coordination.runtime.transaction_coordinator import (
-    EXPIRED_PER_TURN_MAX,
     MARKERS_PER_TURN_MAX,
     Confirmation,
     TransactionCoordinator,
@@ -35,6 +33,7 @@ from strandline.broker.coordination.transactions.transaction import (
 )
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.concurrency import turns
 from strandline.storage.crash_points import (
     TRANSACTION_AFTER_COMPLETE,
     TRANSACTION_AFTER_MARKER,
@@ -47,6 +46,7 @@ from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.model import ZERO_TOPIC_ID, TopicPartition
 from strandline.storage.records.batch.marker import MarkerType
+from tests.sim.loop import next_turn
 from tests.unit.broker.coordination.coordinator_world import MemoryPartition, World, play_in
 
 V1, V2 = TransactionVersion.V0, TransactionVersion.V2
@@ -87,7 +87,7 @@ class Markers:
     def is_open(self, opened: OpenTransaction) -> bool:
         return opened not in self.ended_since
 
-    def producers_above(self, epochs: Mapping[int, int]) -> set[int]:
+    async def producers_above(self, epochs: Mapping[int, int]) -> set[int]:
         return {one for one, epoch in self.epochs.items() if epoch > epochs.get(one, epoch)}
 
 
@@ -134,7 +134,7 @@ class TransactionWorld(World):
 
 
 def play(scenario: Callable[[TransactionWorld], Coroutine[Any, Any, None]]) -> None:
-    play_in(TransactionWorld, scenario, transaction_coordinator)
+    play_in(TransactionWorld, scenario)
 
 
 async def begun(
@@ -378,7 +378,7 @@ def test_after_a_crash_the_ends_of_many_open_transactions_leave_turns_of_the_loo
         running = asyncio.create_task(coordinator.run())
         while any(map(coordinator.is_settling, many[len(refused) :])):
             asked_before = world.markers.asked
-            await asyncio.sleep(0)
+            await next_turn()
             assert world.markers.asked - asked_before <= PARTITIONS_PER_TURN_MAX
         world.markers.codes.clear()
         while any(map(coordinator.is_settling, refused)):
@@ -538,7 +538,7 @@ def test_the_markers_of_a_large_transaction_leave_turns_of_the_loop_to_others() 
         await coordinator.end("tx", producer, COMMIT, V2)
         while state_of(coordinator) is not TransactionState.COMPLETE_COMMIT:
             asked_before = world.markers.asked
-            await asyncio.sleep(0)
+            await next_turn()
             assert world.markers.asked - asked_before <= MARKERS_PER_TURN_MAX
 
     play(scenario)
@@ -578,7 +578,7 @@ def test_thousands_of_markers_that_are_refused_cost_a_bounded_time_and_one_line(
         world.markers.asked = 0
         while world.markers.asked < 20_000:
             asked_before = world.markers.asked
-            await asyncio.sleep(0)
+            await next_turn()
             assert world.markers.asked - asked_before <= MARKERS_PER_TURN_MAX
         world.markers.codes.clear()
         while coordinator.statistics().waiting_markers:
@@ -634,7 +634,11 @@ def test_a_transaction_that_times_out_is_aborted_and_its_producer_fenced() -> No
     play(scenario)
 
 
-def test_transactions_that_time_out_together_leave_turns_of_the_loop_to_others() -> None:
+def test_transactions_that_time_out_together_leave_turns_of_the_loop_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S_MAX", 0.0)
+
     async def scenario(world: TransactionWorld) -> None:
         coordinator = await world.restarted()
         names = list(map(str, range(500)))
@@ -684,10 +688,14 @@ def test_an_id_whose_end_cannot_be_written_is_forgotten_later() -> None:
     play(scenario)
 
 
-def test_more_idle_ids_than_one_turn_forgets_go_all_the_same() -> None:
+def test_more_idle_ids_than_one_turn_forgets_go_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S_MAX", 0.0)
+
     async def scenario(world: TransactionWorld) -> None:
         coordinator = await world.restarted()
-        for name in map(str, range(EXPIRED_PER_TURN_MAX + 10)):
+        for name in map(str, range(50)):
             await coordinator.init_producer(name, timeout_ms=TIMEOUT_MS, expected=None)
         world.clock.advance_ms(CONFIG.expiration_ms + CONFIG.expiration_check_interval_ms)
         while list(coordinator.transactions()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from strandline.broker.server.folder_marks import check_no_replica, check_not_interrupted
+from strandline.broker.server.upkeep.folder_marks import check_no_replica, check_not_interrupted
 
 
 def test_a_folder_that_cannot_be_looked_into_is_left_to_who_locks_it(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@
     expire      idempotent producers after producer.id.expiration.ms without a batch
     purges      deleted topics without data in either tier
 
-A failed loop is logged and restarted; it never stops the broker. `app.py` starts the loops;
-`archive_upkeep.py` has those of the bucket.
+A failed loop is logged and restarted; it never stops the broker. `archive_upkeep.py` has the loops
+of the bucket.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.server.workers import SYNC_THREADS, Workers
 from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
@@ -127,7 +128,7 @@ class LogUpkeep:
             now_s = self._clock.monotonic_s()
             due = [
                 partition
-                for partition in self._replicas.partitions()
+                async for partition in in_turns(self._replicas.partitions())
                 if _must_be_flushed(partition.log.local, now_s)
             ]
             while due:
@@ -137,7 +138,7 @@ class LogUpkeep:
                 together.clear()
             unwritten = [
                 partition
-                for partition in self._replicas.partitions()
+                async for partition in in_turns(self._replicas.partitions())
                 if partition.log.local.leader_epochs.is_unwritten
             ]
             if unwritten:
@@ -196,9 +197,8 @@ class LogUpkeep:
         while True:
             await asyncio.sleep(PRODUCER_CHECK_S)
             now_ms, config = self._believed_ms(), self._running.current.partitions
-            for partition in self._replicas.partitions():
+            async for partition in in_turns(self._replicas.partitions()):
                 partition.log.local.producers.expire(now_ms, config.producer_expiration_ms)
-                await asyncio.sleep(0)
 
 
 async def _flush(partition: Partition, quiet_log: QuietLog, now_s: float) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 from strandline.broker.coordination.transactions.transaction import Transaction, TransactionState
-from strandline.broker.server.late_transactions import LateTransactions
+from strandline.broker.server.upkeep.late_transactions import LateTransactions
 from strandline.storage.local.formats.producer_state import ProducerState
 from strandline.storage.model import TopicPartition
 from tests.support.manual_clock import ManualClock

@@ -16,8 +16,8 @@ from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import RunningConfig
-from strandline.broker.server import background
-from strandline.broker.server.background import (
+from strandline.broker.server.upkeep import background
+from strandline.broker.server.upkeep.background import (
     RESTARTS,
     UNCREATED_RETRY_S,
     FinishedPurges,

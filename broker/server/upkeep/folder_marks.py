@@ -4,7 +4,7 @@
     .strandline-replica    the folder belongs to a read-only replica
     .strandline-archive    the URL of the local folder that holds the archive; in the first one only
 
-An ordinary broker starts on folders with neither of the first two. `restore.py` and `replica.py`
+An ordinary broker starts on folders with neither of the first two. `restore.py` and `read_only.py`
 set and remove them. An unreadable folder cannot be locked either, and the lock reports it.
 """
 

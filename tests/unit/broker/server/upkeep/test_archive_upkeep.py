@@ -8,15 +8,13 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.server.archive_upkeep import ArchiveClaim, WrongArchive
-from strandline.broker.server.folder_marks import ARCHIVE_MARK, ArchiveMark
-from strandline.broker.server.workers import Workers
+from strandline.broker.server.upkeep.claim import ArchiveClaim, WrongArchive
+from strandline.broker.server.upkeep.folder_marks import ARCHIVE_MARK, ArchiveMark
 from strandline.storage.errors import (
     AccessDenied,
     CorruptFile,
@@ -41,8 +39,7 @@ def test_an_answer_that_comes_after_a_start_was_given_up_leaves_no_traceback() -
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: never_retrieved.append(context))
         with ThreadPoolExecutor(1) as thread:
-            workers = cast(Workers, SimpleNamespace(manifests=thread))
-            claim = ArchiveClaim(store, workers, cluster_id="c")
+            claim = ArchiveClaim(store, thread, cluster_id="c")
             assert not await claim.attempt(wait_s=0)
             del claim
             answered.set()
@@ -66,8 +63,7 @@ def test_an_archive_folder_that_is_empty_all_at_once_is_away_and_stays_empty(
         store = LocalDirectoryStore(root)
         mark = ArchiveMark(disk, store.url, check_present=lambda: None)
         with ThreadPoolExecutor(1) as thread:
-            workers = cast(Workers, SimpleNamespace(manifests=thread))
-            return await ArchiveClaim(store, workers, cluster_id="c", mark=mark).attempt()
+            return await ArchiveClaim(store, thread, cluster_id="c", mark=mark).attempt()
 
     assert asyncio.run(claim_once())
     root.rename(away)
@@ -86,8 +82,7 @@ def test_an_archive_folder_that_is_empty_all_at_once_is_away_and_stays_empty(
 
 
 def claim_of(store: MemoryStore, thread: ThreadPoolExecutor) -> ArchiveClaim:
-    workers = cast(Workers, SimpleNamespace(manifests=thread))
-    return ArchiveClaim(store, workers, cluster_id="c")
+    return ArchiveClaim(store, thread, cluster_id="c")
 
 
 @pytest.mark.parametrize(
@@ -194,8 +189,7 @@ def test_a_mounted_archive_that_lost_its_cluster_json_is_not_taken_for_one_that_
 
     async def claim() -> bool:
         with ThreadPoolExecutor(1) as thread:
-            workers = cast(Workers, SimpleNamespace(manifests=thread))
-            return await ArchiveClaim(store, workers, cluster_id="c", mark=mark).attempt()
+            return await ArchiveClaim(store, thread, cluster_id="c", mark=mark).attempt()
 
     assert asyncio.run(claim())
     assert load_cluster_info(store) == ClusterInfo(cluster_id="c")
