@@ -26,9 +26,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
+from strandline.broker.cluster.metadata.active_controller import ControllerClient
+from strandline.broker.cluster.metadata.controller_messages import NewTopic
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
-from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
@@ -109,11 +110,11 @@ class GroupCoordinator:
     def __init__(
         self,
         config: GroupConfig,
-        metadata: Metadata,
+        metadata: MetadataView,
+        controller: ControllerClient,
         replicas: ReplicaManager,
         *,
         node_id: int,
-        topic_defaults: TopicDefaults,
         clock: Clock,
         reads: Executor,
         times_of: Callable[[str], MemberTimes] = lambda _group_id: DEFAULT_TIMES,
@@ -151,9 +152,9 @@ class GroupCoordinator:
             ),
             decode_records,
             metadata,
+            controller,
             replicas,
             node_id=node_id,
-            topic_defaults=topic_defaults,
             clock=clock,
             reads=reads,
             on_found=self._wake.set,

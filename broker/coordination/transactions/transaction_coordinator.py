@@ -36,10 +36,11 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from itertools import islice
 
-from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
+from strandline.broker.cluster.metadata.active_controller import ControllerClient
+from strandline.broker.cluster.metadata.controller_messages import NewTopic
 from strandline.broker.cluster.metadata.features import TRANSACTION_VERSION
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
-from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.runtime.journal import Journal
@@ -142,12 +143,12 @@ class TransactionCoordinator:
     def __init__(
         self,
         config: Callable[[], TransactionConfig],
-        metadata: Metadata,
+        metadata: MetadataView,
+        controller: ControllerClient,
         replicas: ReplicaManager,
         markers: LocalMarkers,
         *,
         node_id: int,
-        topic_defaults: TopicDefaults,
         clock: Clock,
         reads: Executor,
         believed_ms: Callable[[], TimestampMs] | None = None,
@@ -161,7 +162,7 @@ class TransactionCoordinator:
         self._markers = markers
         self._clock = clock
         self._believed_ms = believed_ms or clock.now_ms
-        self.producer_ids = ProducerIds(metadata)
+        self.producer_ids = ProducerIds(controller)
         self._wake = asyncio.Event()
         self._slots = Slots(
             NewTopic(
@@ -177,9 +178,9 @@ class TransactionCoordinator:
             lambda: TransactionShard(self._repair.is_missed),
             decode_records,
             metadata,
+            controller,
             replicas,
             node_id=node_id,
-            topic_defaults=topic_defaults,
             clock=clock,
             reads=reads,
             on_found=self._wake.set,
