@@ -40,7 +40,7 @@ from strandline.broker.cluster.metadata.records import (
     TopicDeleted,
     TopicPurged,
 )
-from strandline.broker.cluster.metadata.section import Section, SectionDelta
+from strandline.broker.cluster.metadata.section import ImageSection, SectionDelta
 from strandline.broker.cluster.metadata.topic_names import collision_key
 from strandline.storage.errors import CorruptFile
 from strandline.storage.model import Epoch, TopicId, TopicPartition
@@ -99,20 +99,26 @@ class MetadataImage:
 
     version: int = 0
     cluster_id: str = ""
-    topics: Section[str, TopicImage] = field(default_factory=Section)
-    topics_by_id: Section[TopicId, TopicImage] = field(default_factory=Section, compare=False)
+    topics: ImageSection[str, TopicImage] = field(default_factory=ImageSection)
+    topics_by_id: ImageSection[TopicId, TopicImage] = field(
+        default_factory=ImageSection, compare=False
+    )
     # The names of all topics by their collision keys.
-    names_by_collision: Section[str, str] = field(default_factory=Section, compare=False)
-    pending_purges: Section[TopicId, DeletedTopic] = field(default_factory=Section)
+    names_by_collision: ImageSection[str, str] = field(default_factory=ImageSection, compare=False)
+    pending_purges: ImageSection[TopicId, DeletedTopic] = field(default_factory=ImageSection)
     next_producer_id: int = 0
     # Dynamic keys by node; None has the cluster-wide ones.
-    broker_properties: Section[NodeId | None, Mapping[str, str]] = field(default_factory=Section)
-    client_quotas: Section[QuotaEntity, Mapping[str, float]] = field(default_factory=Section)
+    broker_properties: ImageSection[NodeId | None, Mapping[str, str]] = field(
+        default_factory=ImageSection
+    )
+    client_quotas: ImageSection[QuotaEntity, Mapping[str, float]] = field(
+        default_factory=ImageSection
+    )
     # Properties by group, SCRAM credentials by user.
-    group_properties: Section[str, Mapping[str, str]] = field(default_factory=Section)
-    scram_credentials: Section[str, Mapping[str, str]] = field(default_factory=Section)
+    group_properties: ImageSection[str, Mapping[str, str]] = field(default_factory=ImageSection)
+    scram_credentials: ImageSection[str, Mapping[str, str]] = field(default_factory=ImageSection)
     # Finalized levels that were set, by feature: see `features.py`.
-    feature_levels: Section[str, int] = field(default_factory=Section)
+    feature_levels: ImageSection[str, int] = field(default_factory=ImageSection)
 
     def __post_init__(self) -> None:
         check_levels(self.feature_levels)

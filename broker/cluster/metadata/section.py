@@ -20,7 +20,7 @@ TOP_MAX = 256
 _GONE: Final[Any] = object()
 
 
-class Section(Mapping[KeyT, ValueT]):
+class ImageSection(Mapping[KeyT, ValueT]):
     """An immutable mapping: a base, and the changes on top of it."""
 
     __slots__ = ("_base", "_top")
@@ -60,13 +60,13 @@ class Section(Mapping[KeyT, ValueT]):
         return {key: value for key, value in whole.items() if value is not _GONE}
 
     def __repr__(self) -> str:
-        return f"Section({self._whole()!r})"
+        return f"ImageSection({self._whole()!r})"
 
     # --- for its delta alone -----------------------------------------------------------------
 
-    def draft(self) -> Section[KeyT, ValueT]:
+    def draft(self) -> ImageSection[KeyT, ValueT]:
         """Returns a copy that may be changed until it is finished."""
-        drafted = Section[KeyT, ValueT]()
+        drafted = ImageSection[KeyT, ValueT]()
         drafted._base, drafted._top = self._base, self._top.copy()
         return drafted
 
@@ -89,7 +89,9 @@ class SectionDelta(Generic[KeyT, ValueT]):
 
     __slots__ = ("_changed", "_is_drafted", "after", "before")
 
-    def __init__(self, before: Section[KeyT, ValueT], after: Section[KeyT, ValueT]) -> None:
+    def __init__(
+        self, before: ImageSection[KeyT, ValueT], after: ImageSection[KeyT, ValueT]
+    ) -> None:
         self.before = before
         self.after = after
         self._is_drafted = False
@@ -129,7 +131,7 @@ class SectionDelta(Generic[KeyT, ValueT]):
         if key not in self.before:
             del self._changed[key]
 
-    def finish(self) -> Section[KeyT, ValueT]:
+    def finish(self) -> ImageSection[KeyT, ValueT]:
         """Returns `after`, which takes no further changes: `before` if there were none."""
         if not self._changed:
             return self.before

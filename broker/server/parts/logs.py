@@ -20,6 +20,7 @@ from strandline.broker.server.workers import Workers
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.storage.local.cleaner.cleaner import LogCleaner
 from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
@@ -52,7 +53,7 @@ async def serve_partitions(
         storage.log_dirs,
         tiers,
         topic_defaults=lambda: running.current.topics.properties,
-        disk=workers.disk,
+        folders=FolderWork(workers.folders.of),
         syncs=workers.syncs,
     )
     replicas.take_over(logs, metadata.image)
@@ -152,6 +153,7 @@ class LogParts(Part):
 
     async def close(self) -> None:
         """Closes the logs, writes the checkpoints, and marks the stop as clean."""
+        await self.replicas.deleted()
         partitions = self.replicas.partitions()
         finish = partial(
             self.log_dirs.finish,

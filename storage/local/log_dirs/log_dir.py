@@ -9,6 +9,7 @@ import fcntl
 import logging
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -61,6 +62,8 @@ class LogDir:
         # Whether the checkpoint of `cleaned_offsets` on disk is up to date.
         self.is_cleaning_noted = True
         self.failure: DiskError | None = None
+        # Checkpoints are written from worker threads, one at a time: they share temporary names.
+        self.checkpoint_lock = threading.Lock()
         # The time of its last return, the wait before the next one, and its earliest time.
         self.revived_s = -math.inf
         self._revival_pause_s = 0.0

@@ -409,10 +409,20 @@ class UnifiedLog:
             manifest_known=remote is not None and remote.life.is_settled,
             fenced=remote is not None and remote.life.is_fenced,
             cleaned_offset=(self.local.cleaned_offset or 0) if config.is_compacted else None,
+            has_archived_past=self._has_archived_past(),
             now_ms=self.local.clock.now_ms(),
             copy_lag_ms=lag_ms,
             copy_lag_bytes=lag_bytes,
         )
+
+    def _has_archived_past(self) -> bool:
+        """Whether this log ended as the archive does, where the archive ends: records of one offset
+        and one leader epoch are one record, and so are all before them.
+        """
+        remote = self.remote
+        if remote is None or remote.end_offset is None:
+            return True
+        return self.local.leader_epochs.epoch_for(remote.end_offset - 1) == remote.last_epoch
 
     def _archived_below(self) -> Offset | None:
         """Archived end, above which only this disk has records; None while unknown."""

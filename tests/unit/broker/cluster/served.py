@@ -13,6 +13,7 @@ from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import Offset
 from strandline.storage.tiering.log.unified_log import UnifiedLog
@@ -33,7 +34,7 @@ async def serving_nothing(dirs: LogDirs, disk: Executor) -> ReplicaManager:
         dirs,
         LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
         topic_defaults=dict,
-        disk=disk,
+        folders=FolderWork(lambda _: disk),
         syncs=disk,
     )
     await replicas.follow(*since_nothing(MetadataImage()))

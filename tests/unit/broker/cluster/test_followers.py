@@ -25,6 +25,7 @@ from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.quotas.quotas import ClientQuotas, QuotaWindows
+from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.model import TopicId
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
@@ -126,7 +127,7 @@ async def replicas(publications: Iterable[Publication]) -> object:
             dirs,
             BothTiers(manager, {}, lookups=disk, on_purged=purged.add),
             topic_defaults=dict,
-            disk=disk,
+            folders=FolderWork(lambda _: disk),
             syncs=disk,
         )
         await served.follow(MetadataDelta(MetadataImage()), MetadataImage())
@@ -143,6 +144,7 @@ async def replicas(publications: Iterable[Publication]) -> object:
             for one in served.partitions()
         }
         names = {(name, served.traffic_of(name) is not None) for name in served.topic_names()}
+        await served.deleted()
         folders = {path.name for path in Path(folder).glob("*-?")}
         dirs.close()
         return partitions, names, folders, manager.untiered, purged & {*image.pending_purges}

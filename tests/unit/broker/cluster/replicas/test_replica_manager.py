@@ -17,9 +17,13 @@ from strandline.broker.cluster.metadata.tiers import LocalTier
 from strandline.broker.cluster.replicas.partition import LeaderRefusal
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage import files
+from strandline.storage.concurrency import turns
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.formats import checkpoint
+from strandline.storage.local.log_dirs import folder_work
+from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.model import TopicId
 from tests.unit.broker.cluster.controlled import since, since_nothing, with_topic
 from tests.unit.broker.cluster.served import serving, serving_nothing
@@ -40,6 +44,7 @@ def test_a_deleted_topic_is_served_by_no_partition_although_a_folder_cannot_be_r
             shutil.rmtree(tmp_path / "t-0")
             await replicas.follow(*since(with_topic("t", partitions=3), MetadataImage()))
             assert replicas.partitions() == ()
+            await replicas.deleted()
             assert [replicas.partition("t", index) for index in range(3)] == [None] * 3
 
     asyncio.run(delete())
@@ -49,7 +54,10 @@ def test_a_deleted_topic_is_served_by_no_partition_although_a_folder_cannot_be_r
     dirs.close()
 
 
-def test_a_change_of_one_topic_looks_at_that_topic_alone(tmp_path: Path) -> None:
+def test_a_change_of_one_topic_looks_at_that_topic_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S_MAX", 0.0)
     dirs = open_dirs(tmp_path)
     asked: list[str] = []
 
@@ -65,7 +73,7 @@ def test_a_change_of_one_topic_looks_at_that_topic_alone(tmp_path: Path) -> None
                 dirs,
                 LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
                 topic_defaults=lambda: dict(defaults),
-                disk=disk,
+                folders=FolderWork(lambda _: disk),
                 syncs=disk,
             )
             first = with_topic("a", partitions=1)
@@ -108,6 +116,7 @@ def test_a_topic_that_is_deleted_while_its_log_comes_back_leaves_nothing(tmp_pat
             revived = dirs.revive()
             assert len(revived) == 2
             await replicas.follow(*since(with_topic("t", partitions=2), MetadataImage()))
+            await replicas.deleted()
             replicas.replace_logs(revived)
             assert replicas.partitions() == ()
             assert all(pair.new.failure is not None for pair in revived)
@@ -221,3 +230,75 @@ def test_a_leader_is_looked_up_by_name_or_id_or_refused_with_the_current_one(
 
     asyncio.run(look_up())
     dirs.close()
+
+
+class HangingDisk:
+    """Whoever syncs a name in `folder` waits until the disk answers."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.answers = threading.Event()
+        self.answers.set()
+        self.waits = threading.Event()
+        sync = files.sync_directory
+
+        def sync_late(path: Path) -> None:
+            if path == folder:
+                self.waits.set()
+                self.answers.wait(60)
+            sync(path)
+
+        patch.setattr(files, "sync_directory", sync_late)
+
+
+def test_a_disk_that_hangs_holds_up_what_is_for_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging, other = tmp_path / "a", tmp_path / "b"
+    dirs = open_dirs(hanging, other)
+    disk = HangingDisk(hanging, monkeypatch)
+    monkeypatch.setattr(folder_work, "HANGS_AFTER_S", 0.05)
+
+    async def main() -> None:
+        with (
+            ThreadPoolExecutor(1) as first,
+            ThreadPoolExecutor(1) as second,
+            ThreadPoolExecutor(1) as rest,
+        ):
+            replicas = ReplicaManager(
+                dirs,
+                LocalTier({}, lookups=rest, on_purged=lambda _topic_id: None),
+                topic_defaults=dict,
+                folders=FolderWork({hanging: first, other: second}.__getitem__),
+                syncs=rest,
+            )
+            with_t = with_topic("t", partitions=200)
+            await replicas.follow(*since_nothing(with_t))
+            assert len(list(hanging.glob("t-*"))) == len(list(other.glob("t-*"))) == 100
+
+            disk.answers.clear()
+            # A change of the metadata waits for neither disk.
+            await replicas.follow(*since(with_t, MetadataImage()))
+            assert replicas.partitions() == ()
+            while len(list(other.glob("t-*-delete"))) < 100:
+                await asyncio.sleep(0.002)
+            assert disk.waits.is_set()
+
+            # Also of the other, a busy machine may take long.
+            while await replicas.checkpoint_log_starts() != {hanging}:
+                await asyncio.sleep(0.002)
+            assert (other / checkpoint.LOG_STARTS).exists()
+            with_u = with_topic("u", partitions=3)
+            await replicas.follow(*since(MetadataImage(), with_u))
+            assert len(list(other.glob("u-?"))) == 3
+
+            disk.answers.set()
+            await replicas.deleted()
+            assert len(list(hanging.glob("t-*-delete"))) == 100
+            while await replicas.checkpoint_log_starts():
+                await asyncio.sleep(0.002)
+
+    try:
+        asyncio.run(asyncio.wait_for(main(), 60))
+    finally:
+        disk.answers.set()
+        dirs.close()
