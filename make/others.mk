@@ -10,7 +10,7 @@ interop: $(DEV) $(MINISTACK) jar bench-data/jvm/clients-4.x/.installed ## Apache
 	@$(PY) -m tests.compat.jvm.exactly_once bench-data/jvm clients-4.x
 
 .PHONY: takeover
-takeover: $(DEV) kafka-jars ## partition folders of an Apache Kafka that was killed: opened, appended to, given back
+takeover: $(DEV) kafka-jars ## folders of an Apache Kafka: partitions opened, appended to, given back; its metadata log read
 	@$(PY) -m tests.compat.takeover
 
 # Libraries of the JVM's frameworks, each in a folder of its own; exactly_once.py there knows them.

@@ -35,7 +35,6 @@ from strandline.broker.cluster.metadata.log_reader import (
     salvage_history,
 )
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.cluster.metadata.records import MetadataRecord
 from strandline.broker.cluster.metadata.restore_plan import (
     correct_numbers,
     correct_topics,
@@ -57,6 +56,7 @@ from strandline.broker.coordination.archive.state_archive import (
 )
 from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.transaction import TransactionVersion
+from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.server.upkeep.folder_marks import (

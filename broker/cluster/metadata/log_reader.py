@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.log_format import (
     NO_ENTRY_CHECKSUM,
+    Entry,
     cluster_id_of,
     decode_boundary,
     decode_entry,
@@ -32,7 +33,6 @@ from strandline.broker.cluster.metadata.log_format import (
     encode_boundary,
     entry_checksum,
 )
-from strandline.broker.cluster.metadata.records import MetadataRecord
 from strandline.storage.crash_points import METADATA_AFTER_BOUNDARY, crash_point
 from strandline.storage.errors import (
     CorruptFile,
@@ -67,7 +67,9 @@ log = logging.getLogger(__name__)
 # The newest, and one in reserve in case the newest is damaged.
 SNAPSHOTS_KEPT = 2
 # More entries than any cluster writes: a list of changes that claims more is not trusted.
-ENTRIES_MAX = 10**15
+ENTRIES_MAX = 10**12
+# More records than one entry has: a start has one for each partition.
+RECORDS_PER_ENTRY_MAX = 10**6
 # How often somebody else may prune while a history is read, or raise the boundary first: pruning
 # comes once in a snapshot interval.
 PRUNED_MEANWHILE_MAX = 3
@@ -84,6 +86,8 @@ class Loaded:
     image: MetadataImage
     head_checksum: str
     snapshot_version: int
+    # Whether a release before Kafka's records wrote the snapshot, or an entry after it.
+    is_old: bool = False
 
 
 NO_HISTORY = Loaded(MetadataImage(), NO_ENTRY_CHECKSUM, 0)
@@ -190,10 +194,10 @@ def _before_damage(store: ObjectStore) -> Loaded:
     found = NO_HISTORY
     with contextlib.suppress(CorruptFile, ObjectCorrupt, ObjectNotFound):
         found = _read_snapshot(store)
-        for records, head_checksum in _entries_after(store, found):
-            found = replace(
-                found, image=found.image.apply_entry(records), head_checksum=head_checksum
-            )
+        for entry, head_checksum in _entries_after(store, found):
+            delta = MetadataDelta(found.image)
+            entry.replay(delta)
+            found = replace(found, image=delta.image(), head_checksum=head_checksum)
     return found
 
 
@@ -201,7 +205,14 @@ def _numbered(store: ObjectStore, loaded: Loaded, cluster_id: str, version: int)
     """Renumbers the history to the newest object that exists, or existed."""
     if not version:
         return loaded
-    image = replace(loaded.image, version=version, cluster_id=cluster_id)
+    # Epochs of brokers are offsets, and those of lost entries are not given twice.
+    lost = min(version - loaded.image.version, ENTRIES_MAX) * RECORDS_PER_ENTRY_MAX
+    image = replace(
+        loaded.image,
+        version=version,
+        next_offset=loaded.image.next_offset + lost,
+        cluster_id=cluster_id,
+    )
     head_checksum = ""
     with contextlib.suppress(CorruptFile, ObjectCorrupt):
         head_checksum = checksum_at(store, version)
@@ -240,7 +251,7 @@ def _read_snapshot(store: ObjectStore) -> Loaded:
             )
             damage = damage or error
             continue
-        return Loaded(snapshot.image, snapshot.head_checksum, version)
+        return Loaded(snapshot.image, snapshot.head_checksum, version, snapshot.is_old)
     first = next(iter(indexes(store, METADATA_LOG_PREFIX, limit=1)), 1)
     if damage is not None and first != 1:
         raise damage
@@ -259,11 +270,12 @@ def read_entries(store: ObjectStore, start: Loaded) -> Loaded:
         raise
     if entries or start is NO_HISTORY:
         _check_not_freed(store, start)
-    delta, head_checksum = MetadataDelta(start.image), start.head_checksum
-    for records, checksum in entries:
-        delta.replay(records)
+    delta, head_checksum, is_old = MetadataDelta(start.image), start.head_checksum, start.is_old
+    for entry, checksum in entries:
+        entry.replay(delta)
         head_checksum = checksum
-    return Loaded(delta.image(), head_checksum, start.snapshot_version)
+        is_old |= bool(entry.old)
+    return Loaded(delta.image(), head_checksum, start.snapshot_version, is_old)
 
 
 def _check_not_freed(store: ObjectStore, start: Loaded) -> None:
@@ -275,10 +287,8 @@ def _check_not_freed(store: ObjectStore, start: Loaded) -> None:
         )
 
 
-def _entries_after(
-    store: ObjectStore, start: Loaded
-) -> Iterator[tuple[tuple[MetadataRecord, ...], str]]:
-    """Yields records and checksum of each entry. Raises CorruptFile at a damaged or missing one."""
+def _entries_after(store: ObjectStore, start: Loaded) -> Iterator[tuple[Entry, str]]:
+    """Yields each entry and its checksum. Raises CorruptFile at a damaged or missing one."""
     head_checksum = start.head_checksum
     index = start.image.version
     while (content := _read_entry(store, index + 1)) is not None:
@@ -290,7 +300,7 @@ def _entries_after(
                 f"{key}: does not follow the entry before it; it belongs to another history"
             )
         head_checksum = entry_checksum(content)
-        yield entry.records, head_checksum
+        yield entry, head_checksum
 
 
 def _read_entry(store: ObjectStore, index: int) -> bytes | None:

@@ -28,8 +28,8 @@ from strandline.broker.cluster.metadata.image import (
     PartitionImage,
     TopicImage,
 )
-from strandline.broker.cluster.metadata.tiers import LocalTier
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
+from strandline.broker.cluster.replicas.tiers import LocalTier
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.concurrency.turns import in_turns

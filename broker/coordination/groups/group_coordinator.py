@@ -26,9 +26,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
+from strandline.broker.cluster.metadata.active_controller import ControllerClient
+from strandline.broker.cluster.metadata.controller_messages import NewTopic
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
-from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
@@ -109,11 +110,11 @@ class GroupCoordinator:
     def __init__(
         self,
         config: GroupConfig,
-        metadata: Metadata,
+        metadata: MetadataView,
+        controller: ControllerClient,
         replicas: ReplicaManager,
         *,
         node_id: int,
-        topic_defaults: TopicDefaults,
         clock: Clock,
         reads: Executor,
         times_of: Callable[[str], MemberTimes] = lambda _group_id: DEFAULT_TIMES,
@@ -151,9 +152,9 @@ class GroupCoordinator:
             ),
             decode_records,
             metadata,
+            controller,
             replicas,
             node_id=node_id,
-            topic_defaults=topic_defaults,
             clock=clock,
             reads=reads,
             on_found=self._wake.set,
@@ -219,7 +220,7 @@ class GroupCoordinator:
     async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
         """Waits for the leader's assignment. Raises CoordinatorFault."""
         _check_group_id(group_id)
-        slot = self._slot_with(group_id)
+        slot = self._slots.of(group_id)
         group = None if slot is None else slot.shard.any_group(group_id)
         if slot is None or group is None:
             raise CoordinatorFault(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -241,7 +242,7 @@ class GroupCoordinator:
         """Returns the error code that answers a member's heartbeat."""
         try:
             _check_group_id(group_id)
-            slot = self._slot_with(group_id)
+            slot = self._slots.of(group_id)
             group = None if slot is None else slot.shard.any_group(group_id)
             if isinstance(group, ConsumerGroup):
                 return self._consumers.classic_heartbeat(
@@ -271,7 +272,7 @@ class GroupCoordinator:
     ) -> tuple[LeaveResult, ...]:
         """Returns a result for each member in order. Raises CoordinatorFault."""
         _check_group_id(group_id)
-        slot = self._slot_with(group_id)
+        slot = self._slots.of(group_id)
         group = None if slot is None else slot.shard.any_group(group_id)
         if slot is None or group is None:
             return tuple(
@@ -295,7 +296,7 @@ class GroupCoordinator:
         if request.member_epoch == JOIN_EPOCH:
             slot: GroupSlot | None = await self._slot_for_writing(request.group_id)
         else:
-            slot = self._slot_with(request.group_id)
+            slot = self._slots.of(request.group_id)
         if slot is None:
             raise CoordinatorFault(ErrorCode.GROUP_ID_NOT_FOUND)
         return await self._consumers.heartbeat(slot, request)
@@ -361,7 +362,7 @@ class GroupCoordinator:
 
     def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
         """Returns whether an open transaction has an offset of this partition."""
-        slot = self._slot_with(group_id)
+        slot = self._slots.of(group_id)
         return slot is not None and slot.shard.pending.has(group_id, topic, partition)
 
     def offsets_of(
@@ -371,7 +372,7 @@ class GroupCoordinator:
 
         A member of the new protocol that sends its epoch must be in that epoch.
         """
-        slot = self._slot_with(group_id)
+        slot = self._slots.of(group_id)
         if slot is None:
             return None
         consumers = slot.shard.consumers.get(group_id)
@@ -388,7 +389,7 @@ class GroupCoordinator:
     ) -> OffsetDeletion:
         """Deletes offsets. Raises CoordinatorFault."""
         _check_group_id(group_id)
-        slot = self._slot_with(group_id)
+        slot = self._slots.of(group_id)
         if slot is None:
             raise CoordinatorFault(ErrorCode.GROUP_ID_NOT_FOUND)
         deletion = slot.shard.delete_offsets(group_id, wanted)
@@ -401,7 +402,7 @@ class GroupCoordinator:
 
     def describe(self, group_id: str) -> GroupDescription | None:
         """Returns the classic group, None if there is none. Raises CoordinatorFault."""
-        slot = self._slot_with(group_id)
+        slot = self._slots.of(group_id)
         if slot is None:
             return None
         if group_id in slot.shard.consumers:
@@ -414,7 +415,7 @@ class GroupCoordinator:
     def describe_consumers(self, group_id: str) -> ConsumerGroupDescription:
         """Returns the group of the new protocol. Raises CoordinatorFault."""
         _check_group_id(group_id)
-        slot = self._slot_with(group_id)
+        slot = self._slots.of(group_id)
         group = None if slot is None else slot.shard.any_group(group_id)
         if slot is None or not isinstance(group, ConsumerGroup):
             what = "not found" if group is None else "is not a consumer group"
@@ -432,7 +433,7 @@ class GroupCoordinator:
     async def delete(self, group_id: str) -> ErrorCode:
         """Deletes a group without members, and its offsets."""
         try:
-            slot = self._slot_with(group_id)
+            slot = self._slots.of(group_id)
             if slot is None:
                 return ErrorCode.GROUP_ID_NOT_FOUND
             deletion = slot.shard.delete_group(group_id)
@@ -453,14 +454,10 @@ class GroupCoordinator:
         if step.group is not None:
             self.arm(step.group)
 
-    def _slot_with(self, group_id: str) -> GroupSlot | None:
-        """Returns the loaded slot of a group, None without the topic. Raises CoordinatorFault."""
-        return self._slots.of(group_id)
-
     async def _slot_for_writing(self, group_id: str) -> GroupSlot:
-        """As `_slot_with`, but creates the topic if necessary."""
+        """Returns the loaded slot; creates the topic if necessary. Raises CoordinatorFault."""
         await self._slots.ensure_topic()
-        slot = self._slot_with(group_id)
+        slot = self._slots.of(group_id)
         if slot is None:
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return slot

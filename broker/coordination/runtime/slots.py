@@ -26,10 +26,10 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
-from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
+from strandline.broker.cluster.metadata.active_controller import ControllerClient
+from strandline.broker.cluster.metadata.controller_messages import NewTopic
 from strandline.broker.cluster.metadata.image import MetadataDelta, TopicImage
-from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
@@ -119,11 +119,11 @@ class Slots(Generic[S]):
         topic: NewTopic,
         new_shard: Callable[[], S],
         decode: DecodeRecords[Any],
-        metadata: Metadata,
+        metadata: MetadataView,
+        controller: ControllerClient,
         replicas: ReplicaManager,
         *,
         node_id: int,
-        topic_defaults: TopicDefaults,
         clock: Clock,
         reads: Executor,
         on_found: Callable[[], None],
@@ -138,9 +138,9 @@ class Slots(Generic[S]):
         self._decode = decode
         self._content = content
         self._metadata = metadata
+        self._controller = controller
         self._replicas = replicas
         self._node_id = node_id
-        self._topic_defaults = topic_defaults
         self._clock = clock
         self._reads = reads
         self._on_found = on_found
@@ -281,18 +281,10 @@ class Slots(Generic[S]):
 
     async def _create_topic(self) -> None:
         try:
-            decision = await self._metadata.change(
-                lambda image: controller.create_topics(
-                    image,
-                    [self._topic],
-                    node_ids=(self._node_id,),
-                    defaults=self._topic_defaults,
-                )
-            )
+            (result,) = await self._controller.create_topics([self._topic])
         except StorageError as error:
             self._say_not_created(str(error))
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
-        (result,) = decision.results
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             self._say_not_created(result.error_message)
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)

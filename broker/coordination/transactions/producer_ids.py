@@ -6,32 +6,28 @@ block, but no id is used twice.
 
 from __future__ import annotations
 
-from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.controller_messages import Decision
-from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.metadata import Metadata
+import asyncio
+
+from strandline.broker.cluster.metadata.active_controller import ControllerClient
 
 
 class ProducerIds:
     """Owner of the current block of producer ids. Used on the event loop only."""
 
-    def __init__(self, metadata: Metadata) -> None:
-        self._metadata = metadata
+    def __init__(self, controller: ControllerClient) -> None:
+        self._controller = controller
+        # Of those that find no id left, one asks for a block.
+        self._asking = asyncio.Lock()
         self._next = 0
         self._block_end = 0
 
     async def take(self) -> int:
         """Returns a new id. Raises StorageError."""
         while self._next == self._block_end:
-            decision = await self._metadata.change(self._next_block)
-            for block in decision.results:
-                self._next, self._block_end = block.start, block.stop
+            async with self._asking:
+                if self._next == self._block_end:
+                    block = await self._controller.allocate_producer_ids()
+                    self._next, self._block_end = block.start, block.stop
         taken = self._next
         self._next += 1
         return taken
-
-    def _next_block(self, image: MetadataImage) -> Decision[range]:
-        """Allocates a block, unless another request did so while this one waited for its turn."""
-        if self._next < self._block_end:
-            return Decision(records=(), results=())
-        return controller.allocate_producer_ids(image)

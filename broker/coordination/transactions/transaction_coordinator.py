@@ -36,10 +36,11 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from itertools import islice
 
-from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
+from strandline.broker.cluster.metadata.active_controller import ControllerClient
+from strandline.broker.cluster.metadata.controller_messages import NewTopic
 from strandline.broker.cluster.metadata.features import TRANSACTION_VERSION
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
-from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.runtime.journal import Journal
@@ -142,12 +143,12 @@ class TransactionCoordinator:
     def __init__(
         self,
         config: Callable[[], TransactionConfig],
-        metadata: Metadata,
+        metadata: MetadataView,
+        controller: ControllerClient,
         replicas: ReplicaManager,
         markers: LocalMarkers,
         *,
         node_id: int,
-        topic_defaults: TopicDefaults,
         clock: Clock,
         reads: Executor,
         believed_ms: Callable[[], TimestampMs] | None = None,
@@ -161,7 +162,7 @@ class TransactionCoordinator:
         self._markers = markers
         self._clock = clock
         self._believed_ms = believed_ms or clock.now_ms
-        self.producer_ids = ProducerIds(metadata)
+        self.producer_ids = ProducerIds(controller)
         self._wake = asyncio.Event()
         self._slots = Slots(
             NewTopic(
@@ -177,9 +178,9 @@ class TransactionCoordinator:
             lambda: TransactionShard(self._repair.is_missed),
             decode_records,
             metadata,
+            controller,
             replicas,
             node_id=node_id,
-            topic_defaults=topic_defaults,
             clock=clock,
             reads=reads,
             on_found=self._wake.set,
@@ -246,7 +247,7 @@ class TransactionCoordinator:
             raise CoordinatorFault(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         await self._slots.ensure_topic()
         fresh_id = await self._fresh_id_for(self._before_init(transactional_id, expected))
-        slot = self._slot_of(transactional_id)
+        slot = self._slots.of(transactional_id)
         if slot is None:
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         decision = rules.init_producer(
@@ -286,7 +287,7 @@ class TransactionCoordinator:
             # Step 5 would take what is open there for a part of this transaction.
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         try:
-            slot = self._slot_of(transactional_id)
+            slot = self._slots.of(transactional_id)
             if slot is None:
                 return ErrorCode.INVALID_PRODUCER_ID_MAPPING
             decision = rules.add_partitions(
@@ -308,7 +309,7 @@ class TransactionCoordinator:
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
         try:
-            slot = self._slot_of(transactional_id)
+            slot = self._slots.of(transactional_id)
         except CoordinatorFault as fault:
             return dict.fromkeys(partitions, fault.error_code)
         current = None if slot is None else slot.shard.get(transactional_id)
@@ -367,7 +368,7 @@ class TransactionCoordinator:
             fresh_id = await self._fresh_id_for(self.find(transactional_id))
         if await self._repair.may_lack_part(producer, self.find(transactional_id)):
             raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        slot = self._slot_of(transactional_id)
+        slot = self._slots.of(transactional_id)
         if slot is None:
             raise CoordinatorFault(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         decision = rules.end_transaction(
@@ -390,7 +391,7 @@ class TransactionCoordinator:
 
     def find(self, transactional_id: str) -> Transaction | None:
         """Returns the state of a transactional id. Raises CoordinatorFault."""
-        slot = self._slot_of(transactional_id)
+        slot = self._slots.of(transactional_id)
         return None if slot is None else slot.shard.get(transactional_id)
 
     def transactions(self) -> Iterator[Transaction]:
@@ -479,10 +480,6 @@ class TransactionCoordinator:
                 slot.journal,
                 slot.partition.log.end_offset,
             )
-
-    def _slot_of(self, transactional_id: str) -> _Slot | None:
-        """Returns the loaded slot of an id, None without the topic. Raises CoordinatorFault."""
-        return self._slots.of(transactional_id)
 
     def follow(self, delta: MetadataDelta, _image: MetadataImage) -> None:
         """Leads and resigns partitions."""
@@ -632,7 +629,7 @@ class TransactionCoordinator:
         """Writes an id without its producer id; returns whether it could."""
         retired = rules.retire(transaction, now_ms=self._clock.now_ms())
         try:
-            slot = self._slot_of(transaction.transactional_id)
+            slot = self._slots.of(transaction.transactional_id)
             if slot is None or slot.shard.get(transaction.transactional_id) is not transaction:
                 return False
             self._carry_out(slot, Transition(written=retired))
@@ -676,7 +673,7 @@ class TransactionCoordinator:
             transactional_id = timed_out.transactional_id
             try:
                 fresh_id = await self._fresh_id_for(self.find(transactional_id))
-                slot = self._slot_of(transactional_id)
+                slot = self._slots.of(transactional_id)
                 current = None if slot is None else slot.shard.get(transactional_id)
                 if slot is None or current is None or not current.is_timed_out(due_ms):
                     continue
@@ -712,7 +709,7 @@ class TransactionCoordinator:
                 if not transaction.is_expired(due_ms, expiration_ms):
                     continue
                 try:
-                    served = self._slot_of(whose)
+                    served = self._slots.of(whose)
                     if served is slot and slot.shard.get(whose) is transaction:
                         self._append(slot, TransactionRecord(whose, None))
                 except CoordinatorFault:

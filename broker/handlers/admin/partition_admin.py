@@ -66,7 +66,6 @@ class PartitionAdminHandlers:
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
         self._replicas = services.replicas
-        self._node_ids = (services.config.node_id,)
         self._page_partitions_max = services.config.partitions.described_max
 
     # --- DescribeTopicPartitions -------------------------------------------------------------
@@ -219,7 +218,7 @@ class PartitionAdminHandlers:
                 raise Refusal(
                     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is going on."
                 )
-            check_assignments([tuple(asked.replicas)], self._node_ids)
+            check_assignments([tuple(asked.replicas)], self._metadata.image.brokers)
         except Refusal as refusal:
             return ReassignablePartitionResponse(
                 partition_index=asked.partition_index,

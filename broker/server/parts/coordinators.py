@@ -47,9 +47,9 @@ class CoordinatorParts(Part):
         groups = GroupCoordinator(
             config.groups,
             image_of,
+            metadata.controller_client,
             replicas,
             node_id=config.node_id,
-            topic_defaults=running.current.topics,
             clock=clock,
             reads=lookups,
             times_of=times_of,
@@ -59,10 +59,10 @@ class CoordinatorParts(Part):
         transactions = TransactionCoordinator(
             lambda: running.current.transactions,
             image_of,
+            metadata.controller_client,
             replicas,
             markers,
             node_id=config.node_id,
-            topic_defaults=running.current.topics,
             clock=clock,
             reads=lookups,
             believed_ms=believed_ms,

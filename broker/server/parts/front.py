@@ -58,6 +58,8 @@ class FrontParts(Part):
         services = Services(
             running=running,
             metadata=metadata.metadata,
+            controller=metadata.controller,
+            controller_client=metadata.controller_client,
             replicas=logs.replicas,
             quotas=metadata.quotas,
             traffic=traffic,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from strandline.broker.cluster.metadata.metadata import Follower
-from strandline.broker.cluster.metadata.tiers import LocalTier
+from strandline.broker.cluster.metadata.view import Follower
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
+from strandline.broker.cluster.replicas.tiers import LocalTier
 from strandline.broker.server.environment import Environment
 from strandline.broker.server.parts.coordinators import CoordinatorParts
 from strandline.broker.server.parts.metadata import MetadataParts
@@ -117,7 +117,7 @@ class LogParts(Part):
         upkeep = LogUpkeep(
             replicas,
             storage.log_dirs,
-            metadata=metadata.metadata,
+            controller=metadata.controller_client,
             running=running,
             workers=workers,
             clock=clock,

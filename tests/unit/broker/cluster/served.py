@@ -7,9 +7,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.tiers import LocalTier
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.cluster.replicas.tiers import LocalTier
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import LocalLog
@@ -32,7 +32,7 @@ async def serving_nothing(dirs: LogDirs, disk: Executor) -> ReplicaManager:
     """After its start, without a topic."""
     replicas = ReplicaManager(
         dirs,
-        LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
+        LocalTier({}, lookups=disk),
         topic_defaults=dict,
         folders=FolderWork(lambda _: disk),
         syncs=disk,

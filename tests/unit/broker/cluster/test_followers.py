@@ -13,20 +13,13 @@ from typing import TypeAlias
 from hypothesis import example, given, settings
 
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
-from strandline.broker.cluster.metadata.records import (
-    BrokerConfigsSet,
-    ProducerIdsAllocated,
-    TopicConfigsSet,
-    TopicCreated,
-)
-from strandline.broker.cluster.metadata.tiers import BothTiers
-from strandline.broker.cluster.replicas.read_only_replica import FollowingMetadata
+from strandline.broker.cluster.replicas.read_only_replica import FollowingController
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.cluster.replicas.tiers import BothTiers
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.quotas.quotas import ClientQuotas, QuotaWindows
 from strandline.storage.local.log_dirs.folder_work import FolderWork
-from strandline.storage.model import TopicId
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
 from strandline.storage.tiering.manager.manager import TieringManager
@@ -66,9 +59,9 @@ def from_nothing(entries: list[Entry]) -> Iterator[Publication]:
 
 WAYS = (one_by_one, start_and_one, from_nothing)
 # A topic that is tiered later, and one that is so no longer.
-TIERED_LATER = [[(TopicCreated, 0)], [(TopicConfigsSet, 1)]]
-UNTIERED = [[(TopicCreated, 4)], [(TopicConfigsSet, 0)]]
-FOR_ALL_BROKERS = [[(BrokerConfigsSet, 3)], [(ProducerIdsAllocated, 1)]]
+TIERED_LATER = [[("create", 0)], [("topic configs", 1)]]
+UNTIERED = [[("create", 4)], [("topic configs", 0)]]
+FOR_ALL_BROKERS = [[("broker configs", 3)], [("producer ids", 1)]]
 
 
 def configs(publications: Iterable[Publication]) -> object:
@@ -116,22 +109,21 @@ def tiering(executor: Executor) -> Iterator[TieringManager]:
 
 
 async def replicas(publications: Iterable[Publication]) -> object:
-    """What is served, and tiered; of what is purged, what nobody has to purge."""
+    """What is served, and tiered."""
     with (
         tempfile.TemporaryDirectory() as folder,
         ThreadPoolExecutor(1) as disk,
         tiering(disk) as manager,
     ):
-        dirs, purged = open_dirs(Path(folder)), set[TopicId]()
+        dirs = open_dirs(Path(folder))
         served = ReplicaManager(
             dirs,
-            BothTiers(manager, {}, lookups=disk, on_purged=purged.add),
+            BothTiers(manager, {}, lookups=disk),
             topic_defaults=dict,
             folders=FolderWork(lambda _: disk),
             syncs=disk,
         )
         await served.follow(MetadataDelta(MetadataImage()), MetadataImage())
-        image = MetadataImage()
         for delta, image in publications:
             await served.follow(delta, image)
         partitions = {
@@ -147,7 +139,7 @@ async def replicas(publications: Iterable[Publication]) -> object:
         await served.deleted()
         folders = {path.name for path in Path(folder).glob("*-?")}
         dirs.close()
-        return partitions, names, folders, manager.untiered, purged & {*image.pending_purges}
+        return partitions, names, folders, manager.untiered
 
 
 @settings(max_examples=15)
@@ -170,7 +162,9 @@ def test_a_read_only_replica_has_the_same_image(picks: list) -> None:  # type: i
     async def follow(store: ObjectStore, *, polls_each: bool) -> MetadataImage:
         with ThreadPoolExecutor(1) as executor:
             writer, origin = opened(store), opened(store)
-            replica = FollowingMetadata(origin, opened(MemoryStore()), node_id=7, executor=executor)
+            replica = FollowingController(
+                origin, opened(MemoryStore()), node_id=7, executor=executor
+            )
             image = MetadataImage()
 
             def take(delta: MetadataDelta, after: MetadataImage) -> None:
@@ -178,18 +172,18 @@ def test_a_read_only_replica_has_the_same_image(picks: list) -> None:  # type: i
                 assert delta.before == image
                 image = after
 
-            await replica.publish_to(take)
+            await replica.view.publish_to(take)
             for records in entries:
                 if records is not FIRST:
                     writer.append(records)
                 if polls_each:
                     await replica.refresh()
             await replica.refresh()
-            assert image is replica.image
-            again = FollowingMetadata(
+            assert image is replica.view.image
+            again = FollowingController(
                 opened(store), opened(MemoryStore()), node_id=7, executor=executor
             )
-            assert again.image == image
+            assert again.view.image == image
             return image
 
     one, another = (

@@ -43,9 +43,9 @@ def test_a_place_is_silent_while_a_request_is_under_way_without_progress() -> No
 def test_a_folder_that_does_not_answer_is_silent(tmp_path: Path) -> None:
     store = LocalDirectoryStore(tmp_path / "archive")
     store.put("a", b"")
-    with open(tmp_path / "archive" / "%lock", "rb") as held, ThreadPoolExecutor() as threads:
+    with open(tmp_path / "archive" / "a", "rb") as held, ThreadPoolExecutor() as threads:
         fcntl.flock(held, fcntl.LOCK_EX)
-        waiting = threads.submit(store.put, "b", b"")
+        waiting = threads.submit(store.put, "a", b"")
         eventually(lambda: store.url in silent_places(0.1))
         fcntl.flock(held, fcntl.LOCK_UN)
         waiting.result()

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
 
-from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
+from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.controller_messages import (
+    NewTopic,
+    TopicDefaults,
+    TopicResult,
+)
+from strandline.broker.cluster.metadata.features import first_levels
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
-from strandline.broker.cluster.metadata.records import ClusterCreated, MetadataRecord, TopicCreated
+from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.cluster.replicas.partition import HighWatermarkWaiter
 from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, GroupRules
@@ -23,6 +29,7 @@ from strandline.broker.coordination.model.offset_messages import CommitRequest, 
 from strandline.broker.coordination.transactions.transaction_coordinator import (
     TransactionCoordinator,
 )
+from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.local.log.log import AppendOrigin
@@ -31,6 +38,7 @@ from strandline.storage.model import Isolation, TopicPartition
 from strandline.storage.records.batch.batch import read_header, stamp
 from tests.sim.loop import VirtualClock, run
 from tests.sim.pools import InlinePool
+from tests.unit.broker.cluster.controlled import registered
 
 TOPIC_ID = uuid.UUID(int=7)
 CONFIG = GroupConfig(
@@ -119,10 +127,7 @@ class World:
 
     image: MetadataImage = field(
         default_factory=lambda: MetadataImage().apply_entry(
-            [
-                ClusterCreated(cluster_id="c"),
-                TopicCreated(topic="t", topic_id=TOPIC_ID, replicas=((1,),), properties={}),
-            ]
+            [*first_levels(), registered(), *topic_records("t", TOPIC_ID, ((1,),), {})]
         )
     )
     partitions: dict[int, MemoryPartition] = field(
@@ -131,15 +136,20 @@ class World:
     clock: VirtualClock = field(default_factory=VirtualClock)
     executor: InlinePool = field(default_factory=InlinePool)
 
-    async def change(self, decide: Callable[[MetadataImage], Any]) -> Any:
-        decision = decide(self.image)
+    async def create_topics(self, topics: Sequence[NewTopic]) -> Sequence[TopicResult]:
+        decision = controller.create_topics(self.image, topics, defaults=TopicDefaults())
         self.image = self.image.apply_entry(decision.records)
-        return decision
+        return decision.results
 
-    def publish(self, coordinator: GroupCoordinator, record: MetadataRecord) -> None:
+    async def allocate_producer_ids(self) -> range:
+        decision = controller.allocate_producer_ids(self.image, 1)
+        self.image = self.image.apply_entry(decision.records)
+        return decision.results[0]
+
+    def publish(self, coordinator: GroupCoordinator, *records: MetadataRecord) -> None:
         """Changes the metadata, which that coordinator follows."""
         delta = MetadataDelta(self.image)
-        delta.replay([record])
+        delta.replay(records)
         self.image = delta.image()
         coordinator.follow(delta, self.image)
 
@@ -151,8 +161,8 @@ class World:
             replace(CONFIG, offsets_partition_count=len(self.partitions)),
             self,  # type: ignore[arg-type]  # a fake of what is used of it
             self,  # type: ignore[arg-type]  # likewise
+            self,  # type: ignore[arg-type]  # likewise
             node_id=1,
-            topic_defaults=TopicDefaults(),
             clock=self.clock,
             reads=self.executor,
         )

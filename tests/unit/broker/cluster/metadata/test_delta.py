@@ -12,18 +12,16 @@ from hypothesis import strategies as st
 from strandline.broker.cluster.metadata import section as metadata_section
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.log_format import decode_snapshot, encode_snapshot
-from strandline.broker.cluster.metadata.records import (
-    MetadataRecord,
-    TopicConfigsSet,
-    TopicCreated,
-    TopicDeleted,
-)
+from strandline.broker.cluster.metadata.records import config_records, topic_records
 from strandline.broker.cluster.metadata.section import TOP_MAX, SectionDelta
 from strandline.broker.cluster.metadata.topic_names import collision_key
+from strandline.broker.protocol.formats.metadata_records import RemoveTopicRecord, ResourceType
+from tests.unit.broker.cluster.controlled import registered
 from tests.unit.broker.cluster.histories import (
     FIRST,
     KINDS,
     PICKS,
+    TIERED,
     Entry,
     history,
     replayed,
@@ -31,6 +29,7 @@ from tests.unit.broker.cluster.histories import (
 
 SECTIONS = (
     "topics",
+    "brokers",
     "pending_purges",
     "broker_properties",
     "client_quotas",
@@ -141,45 +140,46 @@ def test_what_an_entry_does_not_change_is_shared(picks: list) -> None:  # type: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_record_of_each_kind_changes_its_section_alone(kind: type[MetadataRecord]) -> None:
-    image = MetadataImage().apply_entry(FIRST).apply(created("a", A)).apply(created("b", B))
-    image = image.apply(TopicDeleted(topic_id=B))
-    record = KINDS[kind](image, 7)
-    assert record is not None
-    delta = replayed(image, (record,))
+def test_a_change_of_each_kind_changes_its_sections_alone(kind: str) -> None:
+    image = MetadataImage().apply_entry(FIRST).apply_entry(created("a", A))
+    image = image.apply_entry([*created("b", B), registered(3)])
+    image = image.apply_entry(KINDS["delete"](image, 1))
+    records = KINDS[kind](image, 7)
+    assert records
+    delta = replayed(image, tuple(records))
     changed = {name for name in SECTIONS if section(delta, name)}
     assert changed == {
-        "TopicDeleted": {"topics", "pending_purges"},
-        "TopicPurged": {"pending_purges"},
-        "BrokerConfigsSet": {"broker_properties"},
-        "ClientQuotasSet": {"client_quotas"},
-        "GroupConfigsSet": {"group_properties"},
-        "ScramCredentialsSet": {"scram_credentials"},
-        "FeatureLevelSet": {"feature_levels"},
-        "ProducerIdsAllocated": set(),
+        "delete": {"topics", "pending_purges"},
+        "purge": {"pending_purges"},
+        "broker configs": {"broker_properties"},
+        "quotas": {"client_quotas"},
+        "group configs": {"group_properties"},
+        "credentials": {"scram_credentials"},
+        "level": {"feature_levels"},
+        "producer ids": set(),
         # It leads no partition.
-        "BrokerStarted": set(),
-    }.get(kind.__name__, {"topics"})
+        "start": {"brokers"},
+        "fence": {"brokers"},
+    }.get(kind, {"topics"})
 
 
-def created(name: str, topic_id: uuid.UUID) -> TopicCreated:
-    return TopicCreated(topic=name, topic_id=topic_id, replicas=((1,),), properties={})
+def created(name: str, topic_id: uuid.UUID) -> Entry:
+    return tuple(topic_records(name, topic_id, ((1,),), TIERED))
 
 
 def test_a_topic_that_comes_and_goes_within_a_delta_does_not_appear_in_it() -> None:
     delta = replayed(
         MetadataImage(),
-        (created("a", A),),
-        (TopicConfigsSet(topic_id=A, properties={"x": "y"}),),
-        (TopicDeleted(topic_id=A),),
+        created("a", A),
+        tuple(config_records(ResourceType.TOPIC, "a", {}, {"x": "y"})),
+        (RemoveTopicRecord(topic_id=A),),
     )
     assert not delta.topics
-    assert [deleted.topic_id for deleted in delta.pending_purges.changed()] == [A]
 
 
 def test_a_topic_that_is_made_again_is_gone_and_new() -> None:
-    before = MetadataImage().apply(created("a", A))
-    delta = replayed(before, (TopicDeleted(topic_id=A),), (created("a", B),))
+    before = MetadataImage().apply_entry(created("a", A))
+    delta = replayed(before, (RemoveTopicRecord(topic_id=A),), created("a", B))
     assert [topic.topic_id for topic in delta.topics.gone()] == [A]
     assert [topic.topic_id for topic in delta.topics.changed()] == [B]
     assert delta.image().topics["a"].topic_id == B

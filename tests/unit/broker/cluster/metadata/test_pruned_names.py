@@ -68,10 +68,9 @@ def test_a_writer_that_was_paused_over_a_pruning_believes_nothing_that_it_append
     paused, other = opened(store), opened(store)
     fill(other, 20)
     with pytest.raises(MetadataRaced, match="entry 2 was written by another broker"):
-        paused.append([created(90)])
+        paused.append(created(90))
     assert paused.image == other.image
-    _, image = paused.append([created(91)])
-    assert "t90" not in image.topics
+    assert "t90" not in paused.append(created(91))[1].topics
     assert opened(store).image == paused.image
 
 
@@ -80,7 +79,7 @@ def test_a_writer_that_is_paused_before_its_request_arrives_believes_nothing_eit
     paused, other = opened(store), opened(store)
     before_put(store, metadata_log_key(2), lambda: fill(other, 20))
     with pytest.raises(MetadataRaced):
-        paused.append([created(90)])
+        paused.append(created(90))
     assert opened(store).image == paused.image == other.image
 
 
@@ -99,7 +98,7 @@ def test_an_entry_that_was_pruned_before_its_writer_asked_is_in_the_history_once
 
     store.get = get  # type: ignore[method-assign, assignment]
     with pytest.raises(MetadataRaced):
-        paused.append([created(90)])
+        paused.append(created(90))
     assert "t90" in paused.image.topics
     assert opened(store).image == paused.image == other.image
 
@@ -109,7 +108,7 @@ def test_an_append_whose_boundary_cannot_be_read_is_open_and_settled_by_the_next
     metadata = opened(store)
     store.add_fault(Fault(operation="get", key_pattern="boundary", error=TierUnavailable))
     with pytest.raises(TierUnavailable):
-        metadata.append([created(0)])
+        metadata.append(created(0))
     assert "t0" not in metadata.image.topics
     assert "t0" in metadata.refresh().topics
 
@@ -118,7 +117,7 @@ def test_an_append_costs_one_request_more_than_the_entry() -> None:
     store = MemoryStore()
     metadata = opened(store)
     before = len(store.requests)
-    metadata.append([created(0)])
+    metadata.append(created(0))
     asked = [(request.operation, request.key) for request in store.requests[before:]]
     assert asked == [("put", metadata_log_key(2)), ("get", METADATA_BOUNDARY_KEY)]
 
@@ -184,7 +183,7 @@ def test_a_log_without_a_usable_boundary_gets_one_at_its_start(
     assert opened(store).image == image
     assert store.get(METADATA_BOUNDARY_KEY) == content
     with pytest.raises(MetadataRaced):
-        paused.append([created(90)])
+        paused.append(created(90))
 
 
 def test_a_boundary_that_is_damaged_while_the_broker_runs_is_repaired_by_the_next_append() -> None:
@@ -262,7 +261,7 @@ def test_a_clone_that_was_paused_does_not_own_the_mirror_by_a_freed_name() -> No
     metadata = opened(store, mirror)
     metadata.mirror_once()
     clone = opened(copy_of(store), mirror)
-    clone.append([created(90)])
+    clone.append(created(90))
 
     def go_on() -> None:
         fill(metadata, 20)
@@ -296,7 +295,7 @@ def test_a_log_that_was_restored_is_none_for_a_process_of_before() -> None:
     restored = opened(store, mirror)
     for _ in range(2):
         with pytest.raises(MetadataRaced):
-            paused.append([created(90)])
+            paused.append(created(90))
         assert paused.image == restored.image
         paused = MetadataLog(store, cluster_id=CLUSTER)
         paused.refresh()
@@ -315,7 +314,7 @@ def test_a_crash_at_each_step_of_a_change_leaves_a_whole_log_and_frees_no_name_u
     for number in range(20):
         with simulated_crash(point):
             try:
-                metadata.append([created(number)])
+                metadata.append(created(number))
             except SimulatedCrash:
                 assert metadata_log_key(metadata.image.version) in keys_in(store)
         metadata = opened(store)
@@ -324,7 +323,7 @@ def test_a_crash_at_each_step_of_a_change_leaves_a_whole_log_and_frees_no_name_u
         assert max(freed - set(range(number + 3, 22)), default=0) <= freed_through(store)
     if metadata_log_key(2) not in keys_in(store):
         with pytest.raises(MetadataRaced):
-            paused.append([created(90)])
+            paused.append(created(90))
 
 
 APPENDING = """
@@ -336,7 +335,7 @@ from tests.unit.broker.cluster.metadata_rig import created, opened
 check_environment()
 metadata = opened(LocalDirectoryStore(Path(sys.argv[1])))
 for number in range(len(metadata.image.topics), 9):
-    metadata.append([created(number)])
+    metadata.append(created(number))
     print(number, flush=True)
 """
 

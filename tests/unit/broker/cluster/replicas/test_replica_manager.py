@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
-from strandline.broker.cluster.metadata.records import TopicConfigsSet, TopicCreated
-from strandline.broker.cluster.metadata.tiers import LocalTier
+from strandline.broker.cluster.metadata.records import config_records, topic_records
 from strandline.broker.cluster.replicas.partition import LeaderRefusal
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.cluster.replicas.tiers import LocalTier
+from strandline.broker.protocol.formats.metadata_records import ResourceType
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage import files
 from strandline.storage.concurrency import turns
@@ -71,7 +72,7 @@ def test_a_change_of_one_topic_looks_at_that_topic_alone(
         with ThreadPoolExecutor(1) as disk:
             replicas = Asked(
                 dirs,
-                LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
+                LocalTier({}, lookups=disk),
                 topic_defaults=lambda: dict(defaults),
                 folders=FolderWork(lambda _: disk),
                 syncs=disk,
@@ -79,12 +80,12 @@ def test_a_change_of_one_topic_looks_at_that_topic_alone(
             first = with_topic("a", partitions=1)
             await replicas.follow(*since_nothing(first))
             asked.clear()
-            second = first.apply(
-                TopicCreated(topic="b", topic_id=B, replicas=((1,),), properties={})
-            )
+            second = first.apply_entry(topic_records("b", B, ((1,),), {}))
             await replicas.follow(*since(first, second))
             assert asked == ["b"]
-            image = second.apply(TopicConfigsSet(topic_id=B, properties={"retention.ms": "7"}))
+            image = second.apply_entry(
+                config_records(ResourceType.TOPIC, "b", {}, {"retention.ms": "7"})
+            )
             await replicas.follow(*since(second, image))
             assert asked == ["b", "b"]
             # What one topic does not say for itself, it has from the broker.
@@ -266,7 +267,7 @@ def test_a_disk_that_hangs_holds_up_what_is_for_itself_alone(
         ):
             replicas = ReplicaManager(
                 dirs,
-                LocalTier({}, lookups=rest, on_purged=lambda _topic_id: None),
+                LocalTier({}, lookups=rest),
                 topic_defaults=dict,
                 folders=FolderWork({hanging: first, other: second}.__getitem__),
                 syncs=rest,

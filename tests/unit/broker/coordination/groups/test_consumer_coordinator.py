@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from strandline.broker.cluster.metadata.records import TopicCreated
+from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.coordination.consumer import consumer_group
 from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import (
@@ -362,10 +362,8 @@ def test_a_topic_that_is_created_later_is_assigned() -> None:
     async def scenario(world: World) -> None:
         coordinator = world.coordinator()
         await coordinator.consumer_heartbeat(joining(topics=("t", "u")))
-        created = TopicCreated(
-            topic="u", topic_id=TOPIC_ID.__class__(int=9), replicas=((1,),), properties={}
-        )
-        world.image = world.image.apply(created)
+        created = topic_records("u", TOPIC_ID.__class__(int=9), ((1,),), {})
+        world.image = world.image.apply_entry(created)
         answer = await coordinator.consumer_heartbeat(beat("m", 1))
         assert answer.member_epoch == 2
         assert answer.assignment is not None

@@ -7,13 +7,14 @@ from uuid import uuid4
 
 import pytest
 
-from strandline.broker.cluster.metadata.records import TopicCreated, TopicDeleted
+from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupState,
     LeavingMember,
     SyncRequest,
 )
+from strandline.broker.protocol.formats.metadata_records import RemoveTopicRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.concurrency import turns
@@ -153,7 +154,7 @@ def test_the_offsets_of_a_deleted_topic_are_forgotten_before_the_next_commit() -
     async def scenario(world: World) -> None:
         coordinator = world.coordinator()
         await coordinator.commit("g", commit_request())
-        world.publish(coordinator, TopicDeleted(topic_id=TOPIC_ID))
+        world.publish(coordinator, RemoveTopicRecord(topic_id=TOPIC_ID))
         assert offset_in(coordinator, "g") is None
 
     play(scenario)
@@ -164,7 +165,7 @@ def test_offsets_of_a_deleted_topic_go_with_the_next_check_if_they_cannot_go_at_
         async with Running(world) as coordinator:
             await coordinator.commit("g", commit_request())
             world.fail(DiskError("full"))
-            world.publish(coordinator, TopicDeleted(topic_id=TOPIC_ID))
+            world.publish(coordinator, RemoveTopicRecord(topic_id=TOPIC_ID))
             assert offset_in(coordinator, "g") == 5
             world.fail(None)
             world.clock.advance_ms(60_000)
@@ -186,21 +187,16 @@ def test_the_offsets_of_a_topic_that_was_deleted_while_its_groups_load_are_forgo
         before = world.image
         if is_dead:
             # The broker died between the deletion and forgetting.
-            world.image = world.image.apply(TopicDeleted(topic_id=TOPIC_ID))
+            world.image = world.image.apply_entry([RemoveTopicRecord(topic_id=TOPIC_ID)])
         restarted = world.coordinator()
         assert fault_of(lambda: restarted.offsets_of("g")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if not is_dead:
-            world.publish(restarted, TopicDeleted(topic_id=TOPIC_ID))
+            world.publish(restarted, RemoveTopicRecord(topic_id=TOPIC_ID))
             assert fault_of(restarted.groups) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         if is_made_again:
             (topic,) = [t for t in before.topics.values() if t.topic_id == TOPIC_ID]
-            again = TopicCreated(
-                topic=topic.name,
-                topic_id=uuid4(),
-                replicas=tuple(p.replicas for p in topic.partitions),
-                properties={},
-            )
-            world.publish(restarted, again)
+            replicas = tuple(p.replicas for p in topic.partitions)
+            world.publish(restarted, *topic_records(topic.name, uuid4(), replicas, {}))
         running = asyncio.create_task(restarted.run())
         await until_loaded(restarted)
         assert offset_in(restarted, "g") is None
@@ -283,7 +279,7 @@ def test_groups_go_with_their_topic_and_begin_anew_with_another_one() -> None:
         coordinator = world.coordinator()
         await coordinator.commit("g", commit_request())
         offsets = world.image.topics[OFFSETS_TOPIC]
-        world.publish(coordinator, TopicDeleted(topic_id=offsets.topic_id))
+        world.publish(coordinator, RemoveTopicRecord(topic_id=offsets.topic_id))
         assert coordinator.statistics().loaded_partitions == 0
         assert offset_in(coordinator, "g") is None
         world.partitions = {0: MemoryPartition(0), 1: MemoryPartition(1)}

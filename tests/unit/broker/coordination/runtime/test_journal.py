@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,8 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import TopicPartition
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.batch.marker import MarkerType
+from tests.support.manual_clock import ManualClock
+from tests.unit.broker.cluster.served import serving
 from tests.unit.broker.coordination.coordinator_world import (
     MemoryPartition,
     World,
@@ -33,6 +37,8 @@ from tests.unit.broker.coordination.transactions import test_transaction_coordin
 from tests.unit.broker.coordination.transactions.test_transaction_coordinator import (
     TransactionWorld,
 )
+from tests.unit.storage.local.builders import batch
+from tests.unit.storage.local.log_folders import open_dirs
 
 A = TopicPartition("t", 0)
 V1, V2 = TransactionVersion.V0, TransactionVersion.V2
@@ -161,3 +167,32 @@ def test_a_wait_ends_with_the_leadership_and_after_its_time(
         assert refused.value.error_code is code
 
     play(scenario)
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_real_partition_wakes_who_waits_for_its_high_watermark(
+    tmp_path: Path, goes: bool
+) -> None:
+    async def scenario() -> None:
+        with ThreadPoolExecutor(1) as disk:
+            dirs = open_dirs(tmp_path)
+            partition = (await serving(dirs, disk, partitions=1)).partition("t", 0)
+            assert partition is not None
+            journal = Journal(
+                partition, "group", QuietLog(logging.getLogger(__name__), ManualClock())
+            )
+            await journal.settled()
+            # A record that no other replica has yet.
+            partition.log.append(batch(), leader_epoch=0)
+            waiting = await _waits(journal.settled(wrote=False))
+            if goes:
+                partition.gone()
+                with pytest.raises(CoordinatorFault) as refused:
+                    await waiting
+                assert refused.value.error_code is ErrorCode.NOT_COORDINATOR
+            else:
+                partition.append(batch())
+                await waiting
+            dirs.close()
+
+    asyncio.run(scenario())

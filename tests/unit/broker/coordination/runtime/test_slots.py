@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
-from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicResult
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.model.offset_messages import OffsetRecord
 from strandline.broker.coordination.records.offset_records import encode_records
@@ -63,14 +62,15 @@ class SlowWorld(World):
 
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def change(self, decide: Callable[[MetadataImage], Any]) -> Any:
+    async def create_topics(self, topics: Sequence[NewTopic]) -> Sequence[TopicResult]:
         async with self.changing:
-            decision = await super().change(decide)
-            if decision.records:
+            before = self.image
+            results = await super().create_topics(topics)
+            if self.image.version > before.version and self.image.topics != before.topics:
                 following, self.partitions = self.partitions, {}
                 await asyncio.sleep(0)
                 self.partitions = following
-            return decision
+            return results
 
 
 def test_a_commit_waits_while_another_creates_the_topic() -> None:

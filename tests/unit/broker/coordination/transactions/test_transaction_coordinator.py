@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
-from strandline.broker.cluster.metadata.records import TopicCreated
+from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.runtime.slots import coordinating_partition
 from strandline.broker.coordination.transactions.config import TransactionConfig
@@ -108,9 +107,9 @@ class TransactionWorld(World):
             lambda: self.config,
             self,  # type: ignore[arg-type]  # a fake of what is used of it
             self,  # type: ignore[arg-type]  # likewise
+            self,  # type: ignore[arg-type]  # likewise
             self.markers,  # type: ignore[arg-type]  # likewise
             node_id=1,
-            topic_defaults=TopicDefaults(),
             clock=self.clock,
             reads=self.executor,
         )
@@ -373,9 +372,7 @@ def test_after_a_crash_the_ends_of_many_open_transactions_leave_turns_of_the_loo
     async def scenario(world: TransactionWorld) -> None:
         many = [TopicPartition("many", index) for index in range(3 * ENDS_PER_TURN_MAX)]
         replicas = ((1,),) * len(many)
-        world.image = world.image.apply(
-            TopicCreated(topic="many", topic_id=uuid.uuid4(), replicas=replicas, properties={})
-        )
+        world.image = world.image.apply_entry(topic_records("many", uuid.uuid4(), replicas, {}))
         world.markers.left_open = [left_open(one, 1000, 0) for one in many]
         # Those that cannot be ended now do not stop the others.
         refused = many[: ENDS_PER_TURN_MAX + 1]

@@ -4,29 +4,20 @@
     BothTiers        topics with remote.storage.enable are attached to the tiering manager
     FollowedTiers    logs of a read-only replica (read_only_replica.py)
 
-A deleted topic stays in the image as a pending purge until all its data is purged. The remote tier
-reports that; a topic that was never tiered is purged at once.
+A deleted topic that may have an archive stays in the image as a pending purge until the remote tier
+reports that all of it is purged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
-from strandline.broker.cluster.metadata.controller import (
-    DELETE_ON_DISABLE,
-    REMOTE_ENABLED,
-    is_true,
-)
-from strandline.broker.cluster.metadata.image import (
-    DeletedTopic,
-    MetadataDelta,
-    PartitionImage,
-    TopicImage,
-)
+from strandline.broker.cluster.metadata.image import MetadataDelta, PartitionImage, TopicImage
+from strandline.broker.cluster.metadata.records import REMOTE_ENABLED, is_true
 from strandline.storage.local.log.log import LocalLog
-from strandline.storage.model import Epoch, Offset, TopicId, TopicPartition
+from strandline.storage.model import Epoch, Offset, TopicPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 
@@ -42,14 +33,12 @@ class LocalTier:
         log_starts: Mapping[TopicPartition, Offset],
         *,
         lookups: Executor,
-        on_purged: Callable[[TopicId], None],
     ) -> None:
         """`log_starts` are the checkpointed ones; `lookups` runs lookups that decompress batches,
-        such as ListOffsets by time; `on_purged` is called for finished purges.
+        such as ListOffsets by time.
         """
         self._lookups = lookups
         self._log_starts = log_starts
-        self._on_purged = on_purged
 
     def join(
         self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
@@ -78,9 +67,6 @@ class LocalTier:
 
     def follow(self, delta: MetadataDelta) -> None:
         """Applies created, changed and deleted topics."""
-        for deleted in delta.pending_purges.changed():
-            if not may_be_archived(deleted):
-                self._on_purged(deleted.topic_id)
 
 
 class BothTiers(LocalTier):
@@ -92,9 +78,8 @@ class BothTiers(LocalTier):
         log_starts: Mapping[TopicPartition, Offset],
         *,
         lookups: Executor,
-        on_purged: Callable[[TopicId], None],
     ) -> None:
-        super().__init__(log_starts, lookups=lookups, on_purged=on_purged)
+        super().__init__(log_starts, lookups=lookups)
         self._manager = manager
 
     def join(
@@ -143,27 +128,25 @@ class BothTiers(LocalTier):
                 untiered.add(topic.topic_id)
         untiered.difference_update(topic.topic_id for topic in delta.topics.gone())
         for deleted in delta.pending_purges.changed():
-            if may_be_archived(deleted):
-                self._manager.delete_topic(describe(deleted))
-        super().follow(delta)
+            self._manager.delete_topic(
+                TopicInfo(
+                    topic=deleted.name,
+                    topic_id=deleted.topic_id,
+                    partition_count=deleted.partition_count,
+                )
+            )
 
 
-def is_tiered(topic: TopicImage | DeletedTopic) -> bool:
-    """Whether the topic is or was tiered, so that the remote tier may hold segments of it."""
+def is_tiered(topic: TopicImage) -> bool:
+    """Whether the topic is tiered."""
     return is_true(topic.properties, REMOTE_ENABLED)
 
 
-def may_be_archived(deleted: DeletedTopic) -> bool:
-    """Whether the bucket may hold data of it: it was tiered, or had tiering disabled before."""
-    return is_true(deleted.properties, DELETE_ON_DISABLE) or is_tiered(deleted)
-
-
-def describe(topic: TopicImage | DeletedTopic) -> TopicInfo:
+def describe(topic: TopicImage) -> TopicInfo:
     """Returns the topic's facts that the bucket stores (topic.json)."""
     return TopicInfo(
         topic=topic.name,
         topic_id=topic.topic_id,
         partition_count=topic.partition_count,
         properties=dict(topic.properties),
-        deleted_ms=None,
     )
