@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from strandline import __version__
 from strandline.broker.commands.error_hints import remedy_for
 from strandline.broker.commands.sigterm import ended_by_sigterm
+from strandline.broker.commands.store_silence import tell_of_silence
 from strandline.broker.server.standard_streams import drop_unwritable_output, prepare_streams
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.commands.options import (
@@ -127,6 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, command: str) -> int:
     run: Callable[[argparse.Namespace], int] = options.run
+    if command in ("restore", "archive", "lake", "table"):
+        tell_of_silence()
     if command not in ("restore", "archive", "table"):
         return run(options)
     with ended_by_sigterm(partial(_tell_interrupted, options)):
@@ -284,23 +287,17 @@ def _serve(options: argparse.Namespace) -> int:
     gc.disable()
 
     from strandline.broker.config.loading import warn_of_unused_archive
-    from strandline.broker.server.app import Broker
-    from strandline.broker.server.folder_marks import check_no_replica
     from strandline.broker.server.logs import set_up_logging
     from strandline.broker.server.process import run
+    from strandline.broker.server.roles import role_of
+    from strandline.broker.server.upkeep.folder_marks import check_no_replica
 
     set_up_logging(options.log_level)
     config = configuration_of(options)
-    clock = SystemClock()
-    if options.read_only:
-        from strandline.broker.server.replica import ReplicaBroker
-
-        make_broker: Callable[[], Broker] = partial(ReplicaBroker, config, clock)
-    else:
+    if not options.read_only:
         check_no_replica(config.logs.dirs)
         warn_of_unused_archive(config)
-        make_broker = partial(Broker, config, clock)
-    code = run(make_broker)
+    code = run(config, role_of(config, is_read_only=options.read_only))
     _leave_if_hanging(code)
     return code
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
+
+from strandline.storage import entropy
 
 # 2^20 times the first wait is days.
 _DOUBLINGS_MAX = 20
@@ -25,4 +26,4 @@ class Backoff:
         """Returns the wait before the next attempt, after this many failures in a row."""
         doublings = min(max(failures - 1, 0), _DOUBLINGS_MAX)
         wait_s = min(self.first_s * (1 << doublings), self.max_s)
-        return wait_s * random.uniform(1 - self.jitter, 1 + self.jitter)
+        return wait_s * (1 + self.jitter * (2 * entropy.fraction() - 1))

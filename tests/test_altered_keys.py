@@ -99,7 +99,7 @@ BROKER: Mapping[str, Answer] = {
         "one client of a listener waits for its turn, a second at most"
     ),
     "producer.id.expiration.ms": asked(
-        "unit/broker/server/test_background.py::test_idle_producers_go_by_the_limit_of_the_moment"
+        "unit/broker/server/upkeep/test_background.py::test_idle_producers_go_by_the_limit_of_the_moment"
     ),
     "transaction.partition.verification.enable": _IMAGE,
     "log.cleaner.io.max.bytes.per.second": told(

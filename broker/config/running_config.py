@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from strandline.broker.cluster.metadata.controller_messages import Refusal
-from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listener_keys import broker_config
 from strandline.broker.config.listeners import Listener
@@ -86,13 +86,13 @@ class RunningConfig:
         found = self._current.advertised_listeners
         return next((one for one in found if one.name == listener), found[0])
 
-    def follow(self, image: MetadataImage) -> None:
-        """Applies the stored keys of this broker and of all brokers."""
-        own = image.broker_properties.get(self._static.node_id, _NOTHING)
-        cluster_wide = image.broker_properties.get(None, _NOTHING)
-        if own == self._own and cluster_wide == self._cluster_wide:
+    def follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Applies the stored keys of this broker and of all brokers, if they were altered."""
+        node_id, stored = self._static.node_id, image.broker_properties
+        if node_id not in delta.broker_properties and None not in delta.broker_properties:
             return
-        self._own, self._cluster_wide = _usable(own), _usable(cluster_wide)
+        self._own = _usable(stored.get(node_id, _NOTHING))
+        self._cluster_wide = _usable(stored.get(None, _NOTHING))
         before = self._current
         self._apply()
         log.info("configuration altered", extra={"fields": _difference(before, self._current)})

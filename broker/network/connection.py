@@ -16,10 +16,7 @@ At most one request is in process: the next frame is handled when the answer of 
 the socket, so answers keep their order, and the socket is the back-pressure. Answers that are ready
 together are sent together. A pipelining client has a turn of TURN_S_MAX; then others have theirs.
 
-File ranges are sent by `sendfile`. The few bytes between and behind them would be packets of their
-own and wake the client: TCP_CORK holds the last packet back until all data of this turn is written.
-A range of a few records, as for a consumer at the end of a log, is read instead, and sent with the
-rest in one call.
+How bytes come and go is the transport's (`transport.py`).
 
 All connections share the loop: a large answer is sent in parts, each in a turn of the loop, so that
 small answers pass between them. One with records from the archive yields to live traffic: while
@@ -33,7 +30,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
@@ -52,17 +48,10 @@ from strandline.broker.network.responses import (
     RequestHandler,
     ThrottledParts,
 )
-from strandline.broker.network.socket_writer import (
-    JOIN_BYTES_MAX,
-    NO_TURN_LEFT,
-    SLACK_BYTES,
-    send_bytes,
-    send_file,
-)
+from strandline.broker.network.transport import SLACK_BYTES, Transport
 from strandline.broker.protocol.schema.schema import Part
 from strandline.storage.clock import Clock
 from strandline.storage.errors import DiskError
-from strandline.storage.files import FileRange
 from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
@@ -95,7 +84,6 @@ class Connection:
         "_frames",
         "_handler",
         "_is_cold",
-        "_is_full",
         "_loop",
         "_mute",
         "_on_close",
@@ -105,8 +93,8 @@ class Connection:
         "_pending",
         "_reading",
         "_received_s",
-        "_socket",
         "_spawn",
+        "_transport",
         "_writing",
         "closed",
         "last_progress_s",
@@ -119,7 +107,7 @@ class Connection:
 
     def __init__(
         self,
-        connected: socket.socket,
+        transport: Transport,
         *,
         peer: str,
         listener: str,
@@ -138,7 +126,7 @@ class Connection:
 
         Without `cold_turns` cold answers are sent like others.
         """
-        self._socket = connected
+        self._transport = transport
         self._handler = handler
         self._loop = loop
         self._spawn = spawn
@@ -153,8 +141,6 @@ class Connection:
         self._cold_turns = cold_turns
         # Whether an answer with records from the archive is queued.
         self._is_cold = False
-        # Whether the last send ended because the socket was full.
-        self._is_full = False
         # Whether it is queued in `cold_turns`; until its turn nothing is sent.
         self._awaits_turn = False
         self._on_close = on_close
@@ -168,7 +154,7 @@ class Connection:
         self.opened_s = self.last_progress_s = self._received_s = clock.monotonic_s()
         # When the sweep first saw the present frame incomplete.
         self.unfinished_since_s: float | None = None
-        loop.add_reader(connected.fileno(), self._on_readable)
+        transport.start_reading(self._on_readable)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "busy" if self._busy else "reading"
@@ -179,10 +165,11 @@ class Connection:
     def _on_readable(self) -> None:
         if self._busy or self._writing:
             is_parked = self._pending is not None or self._mute is not None
-            if is_parked and self._is_abandoned():
+            # A parked fetch may wait up to 24 days, and its socket would stay open as long.
+            if is_parked and self._transport.has_ended():
                 self.close("closed by the client")
                 return
-            self._loop.remove_reader(self._socket.fileno())
+            self._transport.stop_reading()
             self._reading = False
             return
         try:
@@ -190,7 +177,7 @@ class Connection:
             if space is None:
                 self._wait_for_memory()
                 return
-            byte_count = self._socket.recv_into(space)
+            byte_count = self._transport.receive_into(space)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -209,7 +196,7 @@ class Connection:
         self._process_frames()
 
     def _wait_for_memory(self) -> None:
-        self._loop.remove_reader(self._socket.fileno())
+        self._transport.stop_reading()
         self._reading = False
         self._busy = True
         self._frames.pool.wait(self._frames.missing_bytes, self._on_memory)
@@ -217,19 +204,6 @@ class Connection:
     def _on_memory(self) -> None:
         self._frames.granted()
         self._next_turn()
-
-    def _is_abandoned(self) -> bool:
-        """Returns whether the client of a parked answer disconnected; peeks without reading.
-
-        A parked fetch may request any wait up to 24 days, and its socket would stay open as long.
-        Requests pipelined behind it hide the end of stream; it is then found after the wait.
-        """
-        try:
-            return not self._socket.recv(1, socket.MSG_PEEK)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError:
-            return True
 
     def _process_frames(self) -> None:
         """Handles the complete frames, until one must wait; then sends what is ready.
@@ -270,7 +244,7 @@ class Connection:
                 else:
                     assert isinstance(answer, Awaitable), answer
                     self._busy = True
-                    is_in_use = not isinstance(answer, LateParts)
+                    is_in_use = True
                     self._spawn(self._await_answer(answer))
         except (FrameError, CloseConnectionError) as error:
             # Sends the answers of earlier requests, as far as the socket takes them now.
@@ -291,8 +265,6 @@ class Connection:
             if isinstance(parts, LateParts):
                 self._frames.release()
                 parts = await parts
-        except CloseConnectionError as error:
-            self._refuse(error)
         except asyncio.CancelledError:
             self.close("broker is stopping")
             raise
@@ -303,8 +275,11 @@ class Connection:
 
     def _on_failure(self, error: Exception) -> None:
         """A bug in a handler costs its client the connection, but never stops the broker."""
-        self._on_failed(self.peer, error)
         self._pending = None
+        if isinstance(error, CloseConnectionError):
+            self._refuse(error)
+            return
+        self._on_failed(self.peer, error)
         self.close("internal error")
 
     def _on_answer(self, parts: Parts) -> None:
@@ -345,7 +320,7 @@ class Connection:
             self._process_frames()
         if not (self._reading or self._busy or self._writing or self.closed):
             self._reading = True
-            self._loop.add_reader(self._socket.fileno(), self._on_readable)
+            self._transport.start_reading(self._on_readable)
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -368,29 +343,11 @@ class Connection:
 
     def _send(self, bytes_max: int) -> int:
         """Sends about `bytes_max` bytes; returns how many the socket took."""
-        left = bytes_max
-        self._is_full = False
-        is_corked = False
         try:
-            while self._outgoing:
-                head = self._outgoing[0]
-                if isinstance(head, FileRange) and head.length > JOIN_BYTES_MAX:
-                    if not is_corked and len(self._outgoing) > 1:
-                        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
-                        is_corked = True
-                    asked_and_sent = send_file(self._socket, self._outgoing, head, left)
-                else:
-                    asked_and_sent = send_bytes(self._socket, self._outgoing, left)
-                asked, sent = asked_and_sent
-                left -= sent
-                if sent < asked:
-                    self._is_full = asked_and_sent is not NO_TURN_LEFT
-                    break
-        except (BlockingIOError, InterruptedError):
-            self._is_full = True
+            sent = self._transport.send(self._outgoing, bytes_max)
         except OSError as error:
             self.close(f"send failed: {error.strerror}")
-            return bytes_max - left
+            return 0
         except DiskError as error:
             # The head of the answer may be sent: as in Kafka, the connection is closed.
             _quiet_log.say(
@@ -400,23 +357,21 @@ class Connection:
                 {"peer": self.peer, "error": str(error)},
             )
             self.close(str(error))
-            return bytes_max - left
-        if is_corked:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+            return 0
         if not self._outgoing:
             self._is_cold = False
         self.last_progress_s = self._clock.monotonic_s()
-        return bytes_max - left
+        return sent
 
     def _watch_socket(self) -> None:
         """Asks the loop to call when the socket takes more, as long as data is queued."""
         if self._outgoing:
             if not self._writing:
                 self._writing = True
-                self._loop.add_writer(self._socket.fileno(), self._on_writable)
+                self._transport.start_writing(self._on_writable)
         elif self._writing:
             self._writing = False
-            self._loop.remove_writer(self._socket.fileno())
+            self._transport.stop_writing()
 
     def _on_writable(self) -> None:
         self._flush()
@@ -432,7 +387,7 @@ class Connection:
         if self._awaits_turn:
             return
         if self._writing:
-            self._loop.remove_writer(self._socket.fileno())
+            self._transport.stop_writing()
         self._writing = self._awaits_turn = True
         cold_turns.enter(self)
 
@@ -443,7 +398,7 @@ class Connection:
         sent = self._send(bytes_max + SLACK_BYTES)
         if self.closed:
             return sent
-        if self._outgoing and not self._is_full:
+        if self._outgoing and not self._transport.is_full:
             self._awaits_turn = True
             self._cold_turns.enter(self)
             return sent
@@ -501,11 +456,8 @@ class Connection:
             return
         self.closed = True
         log.debug("connection closed", extra={"fields": {"peer": self.peer, "reason": reason}})
-        descriptor = self._socket.fileno()
-        self._loop.remove_reader(descriptor)
-        self._loop.remove_writer(descriptor)
         self._outgoing.clear()
-        self._socket.close()
+        self._transport.close()
         self._frames.pool.leave(self._on_memory)
         self._frames.close()
         if self._awaits_turn:

@@ -37,7 +37,7 @@ class SystemChoice:
     __slots__ = ("_replaced",)
 
     def __init__(self, listening: socket.socket) -> None:
-        """Disables pacing for a socket that is about to listen."""
+        """Disables pacing for what the socket will accept."""
         self._replaced: bytes | None = None
         found = congestion_control(listening)
         if not found.startswith(PACED_PREFIX):

@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from strandline.broker.network.addresses import EVERY_ADDRESS, bindable, plain_address
 from strandline.broker.network.buffer_pool import BufferPool
@@ -37,6 +38,7 @@ from strandline.broker.network.connection import Connection, Spawn
 from strandline.broker.network.frames import FrameBuffer
 from strandline.broker.network.pacing import SystemChoice
 from strandline.broker.network.responses import AuthenticationGate, RequestHandler
+from strandline.broker.network.transport import PlainTransport, Transport
 from strandline.storage.clock import Clock
 from strandline.storage.quiet_log import QuietLog, place_of
 
@@ -94,6 +96,40 @@ class ServerStatistics:
     receive_buffer_bytes: int
 
 
+class Network(Protocol):
+    """Where a server gets its sockets, and what they carry."""
+
+    def listen(self, host: str, port: int, /) -> socket.socket:
+        """Binds a socket that does not block. Raises OSError."""
+        ...
+
+    def transport(
+        self, connected: socket.socket, loop: asyncio.AbstractEventLoop, /
+    ) -> Transport: ...
+
+
+class SystemNetwork:
+    """The sockets of the system, and plain bytes."""
+
+    transport = staticmethod(PlainTransport)
+
+    def listen(self, host: str, port: int) -> socket.socket:
+        family, address = bindable(host)
+        listening = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6 and address == EVERY_ADDRESS:
+                # The system may be set to exclude IPv4 from such a socket.
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listening.bind((address, port))
+            listening.listen(LISTEN_BACKLOG)
+            listening.setblocking(False)
+        except OSError:
+            listening.close()
+            raise
+        return listening
+
+
 class Server:
     """A TCP server on any number of addresses, which owns its connections."""
 
@@ -106,6 +142,7 @@ class Server:
         pace: Callable[[str], int] = lambda _listener: 0,
         clock: Clock,
         spawn: Spawn,
+        network: Network | None = None,
         cold_turns: ColdSchedule | None = None,
     ) -> None:
         """`handler_of` returns the handler of a new connection by its listener.
@@ -126,10 +163,12 @@ class Server:
         self._clock = clock
         self._cold_turns = cold_turns
         self._spawn = spawn
+        self._network = network or SystemNetwork()
         self._loop = asyncio.get_running_loop()
         # The name and the congestion control of each listening socket.
         self._listening: dict[socket.socket, tuple[str, SystemChoice]] = {}
-        self._connections: set[Connection] = set()
+        # In the order in which they came: a set's is another one in each run.
+        self._connections: dict[Connection, None] = {}
         queued_bytes_max = limits().queued_bytes_max
         self._memory = BufferPool(queued_bytes_max if queued_bytes_max > 0 else None)
         self._login_memory = BufferPool(LOGIN_BYTES_MAX)
@@ -151,24 +190,16 @@ class Server:
 
         Raises OSError if the address cannot be bound.
         """
-        family, address = bindable(host)
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6 and address == EVERY_ADDRESS:
-                # The system may be set to exclude IPv4 from such a socket.
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listening.bind((address, port))
-            congestion = SystemChoice(listening)
-            listening.listen(LISTEN_BACKLOG)
-            listening.setblocking(False)
-        except OSError:
-            listening.close()
-            raise
-        self._listening[listening] = name, congestion
+        listening = self._network.listen(host, port)
+        self._listening[listening] = name, SystemChoice(listening)
         self._loop.add_reader(listening.fileno(), self._on_acceptable, listening)
         bound_port: int = listening.getsockname()[1]
         return bound_port
+
+    @property
+    def is_listening(self) -> bool:
+        """Whether clients can connect."""
+        return bool(self._listening)
 
     def _on_acceptable(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_EVENT_MAX):
@@ -245,7 +276,7 @@ class Server:
             frame_bytes_max = min(handler.frame_bytes_max, limits.request_bytes_max)
             frames = FrameBuffer(frame_bytes_max, self._login_memory)
         connection = Connection(
-            connected,
+            self._network.transport(connected, self._loop),
             peer=f"{host}:{address[1]}",
             listener=name,
             handler=handler,
@@ -261,7 +292,7 @@ class Server:
         if isinstance(handler, AuthenticationGate):
             self._logins[connection] = None
             handler.on_open = partial(self._on_login, connection, limits.request_bytes_max)
-        self._connections.add(connection)
+        self._connections[connection] = None
 
     def _may_log_in(self, handler: RequestHandler | AuthenticationGate) -> bool:
         """Returns whether a connection with this handler has a place; may close another for it."""
@@ -317,7 +348,7 @@ class Server:
 
     def _forget(self, connection: Connection) -> None:
         if connection in self._connections:
-            self._connections.remove(connection)
+            del self._connections[connection]
             self._logins.pop(connection, None)
             host = connection.peer_address
             self._by_listener[connection.listener] -= 1

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, TypeVar
 
-from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.quotas.table import QuotaKey, QuotaTable, Sharers
 from strandline.storage.clock import Clock
 from strandline.storage.config.definition import INT, INT_MAX, key
@@ -158,10 +158,11 @@ class ClientQuotas:
         # Read by every request: without quotas nothing else is.
         self.is_active = False
 
-    def follow(self, image: MetadataImage) -> None:
-        """Adopts the stored quotas; measured rates of clients stay."""
-        self._table = QuotaTable(image.client_quotas)
-        self.is_active = self._table.has_clients
+    def follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Adopts altered quotas; measured rates of clients stay."""
+        if delta.client_quotas:
+            self._table = QuotaTable(image.client_quotas)
+            self.is_active = self._table.has_clients
 
     def produced(self, user: str, client_id: str, size_bytes: int) -> int:
         """producer_byte_rate: records a produce request of that size."""

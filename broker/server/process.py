@@ -17,9 +17,12 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Protocol
 
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.server.broker import Broker, Role
+from strandline.broker.server.environment import process_environment
 from strandline.broker.server.standard_streams import drop_unwritable_output
+from strandline.storage.concurrency.resizable_pool import DefaultPool
 from strandline.storage.crash_points import check_environment
 from strandline.storage.files import private_files
 
@@ -30,30 +33,24 @@ OLD_MAX = 30_000
 # With a lower bound complete scans would not be rare: a thousand partitions have as many objects.
 FROZEN_MAX = 500_000
 _FULL = 2
+# For what asyncio runs in a thread: names of hosts, and what has no pool of its own.
+OTHER_THREADS = 2
 
 
-class Serves(Protocol):
-    """The interface of a broker to its process."""
-
-    async def start(self) -> None: ...
-    async def run(self, stopping: asyncio.Event) -> None: ...
-    async def stop(self) -> None: ...
-
-
-def run(make_broker: Callable[[], Serves]) -> int:
+def run(config: BrokerConfig, role: Role) -> int:
     """Runs `serve` in a new event loop; returns the exit code."""
     with private_files(), asyncio.Runner(loop_factory=_Loop) as runner:
-        return runner.run(serve(make_broker))
+        return runner.run(serve(config, role))
 
 
 class _Loop(asyncio.SelectorEventLoop):
     """An event loop that ends without a new thread, which the system may refuse."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Does nothing: `Broker.stop` ends all pools."""
+        """Does nothing: `serve` ends all pools."""
 
 
-async def serve(make_broker: Callable[[], Serves]) -> int:
+async def serve(config: BrokerConfig, role: Role) -> int:
     """Runs the broker until SIGTERM, SIGINT or SIGHUP; returns the exit code.
 
     As in Java, a closed terminal stops the broker (SIGHUP), unless `nohup` started it.
@@ -68,14 +65,32 @@ async def serve(make_broker: Callable[[], Serves]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stopping.begin)
-    broker = make_broker()
+    others, collector = DefaultPool(OTHER_THREADS, "default"), GarbageCollector()
+    loop.set_default_executor(others)
+    environment = process_environment(config)
+    broker = Broker(environment, config, role)
+
+    def tell_ready() -> None:
+        collector.start()
+        listener = broker.listener
+        print_or_log(
+            f"strandline ready: broker {config.node_id} at "
+            f"{listener.host or '0.0.0.0'}:{listener.port}"
+        )
+        notify_manager("READY=1")
+
     try:
         if not await stopping.unless_begun(broker.start):
             log.info("stopping before the start is over")
             return 0
-        await broker.run(stopping.event)
+        await broker.run(stopping.event, tell_ready)
     finally:
-        await broker.stop()
+        collector.stop()
+        try:
+            await broker.stop()
+        finally:
+            environment.workers.stop()
+            others.shutdown(wait=False, cancel_futures=True)
     return 0
 
 

@@ -1,6 +1,7 @@
 """The broker's threads, all bounded, each pool for one kind of waiting.
 
-    disk (1)       log folders, checkpoints
+    folders (1 each)  a log folder each: logs made and deleted, checkpoints
+    disk (1)       other work in log folders
     syncs (8)      flushes of logs; those of different logs share the device
     metadata (1)   appends to the metadata log
     manifests (4)  manifests, the mirror of the metadata log; 16 while a start waits for them
@@ -14,18 +15,20 @@
     cleaner (log.cleaner.threads)  one compacting child process each
     decoding (1)   large requests
     moves (1)      copies of partitions for another log folder
-    default (2)    asyncio's default pool, which must be a ThreadPoolExecutor
 
-`app.py` alone makes the pools and passes them to their users. They survive if the system refuses a
-thread.
+They are made with the environment of a broker, and ended with it. `process.py` has one more, for
+what asyncio itself runs in a thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TypeAlias
 
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.storage.concurrency.resizable_pool import DefaultPool, ResizablePool
+from strandline.storage.concurrency.resizable_pool import Pool
 
 # Manifests and topic.json are small: a few at a time, and never behind a copy.
 MANIFEST_THREADS = 4
@@ -39,46 +42,65 @@ SYNC_THREADS = 8
 # decompressed batch.
 RECORD_THREADS = 2
 
+MakePool: TypeAlias = Callable[[int, str], Pool]
+
+
+class FolderPools:
+    """A thread for each log folder."""
+
+    def __init__(self, pool: MakePool) -> None:
+        self._pool = pool
+        self._pools: dict[Path, Pool] = {}
+
+    def of(self, folder: Path) -> Pool:
+        if folder not in self._pools:
+            self._pools[folder] = self._pool(1, f"folder-{len(self._pools)}")
+        return self._pools[folder]
+
+    def shutdown(self, *, wait: bool, cancel_futures: bool) -> None:
+        for pool in self._pools.values():
+            pool.shutdown(wait=wait, cancel_futures=cancel_futures)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """All thread pools of the broker, in the order in which they are stopped."""
+    """All pools of the broker, in the order in which they are stopped."""
 
-    decoding: ResizablePool
-    reader: ResizablePool
-    lookups: ResizablePool
-    records: ResizablePool
-    copier: ResizablePool
-    expiration: ResizablePool
-    cleaner: ResizablePool
-    manifests: ResizablePool
-    changes: ResizablePool
-    probes: ResizablePool
-    moves: ResizablePool
-    default: DefaultPool
-    metadata: ResizablePool
-    syncs: ResizablePool
-    disk: ResizablePool
+    decoding: Pool
+    reader: Pool
+    lookups: Pool
+    records: Pool
+    copier: Pool
+    expiration: Pool
+    cleaner: Pool
+    manifests: Pool
+    changes: Pool
+    probes: Pool
+    moves: Pool
+    metadata: Pool
+    syncs: Pool
+    disk: Pool
+    folders: FolderPools
 
     @classmethod
-    def start(cls, config: BrokerConfig) -> Workers:
-        """Makes the pools; the first call of each starts its threads."""
+    def make(cls, config: BrokerConfig, pool: MakePool) -> Workers:
+        """`pool` makes one of a size and a name."""
         return cls(
-            disk=ResizablePool(1, "disk"),
-            syncs=ResizablePool(SYNC_THREADS, "syncs"),
-            metadata=ResizablePool(1, "metadata"),
-            copier=ResizablePool(config.tiering.workers, "copier"),
-            lookups=ResizablePool(LOOKUP_THREADS, "lookups"),
-            records=ResizablePool(RECORD_THREADS, "records"),
-            manifests=ResizablePool(MANIFEST_THREADS, "manifests"),
-            changes=ResizablePool(1, "changes"),
-            probes=ResizablePool(1, "probes"),
-            reader=ResizablePool(config.cold_reader.parallel_downloads_max, "reader"),
-            expiration=ResizablePool(config.tiering.expiration_threads, "expiration"),
-            cleaner=ResizablePool(max(1, config.cleaner.threads), "cleaner"),
-            decoding=ResizablePool(1, "decoding"),
-            moves=ResizablePool(1, "moves"),
-            default=DefaultPool(2, "default"),
+            disk=pool(1, "disk"),
+            folders=FolderPools(pool),
+            syncs=pool(SYNC_THREADS, "syncs"),
+            metadata=pool(1, "metadata"),
+            copier=pool(config.tiering.workers, "copier"),
+            lookups=pool(LOOKUP_THREADS, "lookups"),
+            records=pool(RECORD_THREADS, "records"),
+            manifests=pool(MANIFEST_THREADS, "manifests"),
+            changes=pool(1, "changes"),
+            probes=pool(1, "probes"),
+            reader=pool(config.cold_reader.parallel_downloads_max, "reader"),
+            expiration=pool(config.tiering.expiration_threads, "expiration"),
+            cleaner=pool(max(1, config.cleaner.threads), "cleaner"),
+            decoding=pool(1, "decoding"),
+            moves=pool(1, "moves"),
         )
 
     def resize(self, config: BrokerConfig) -> None:
@@ -87,7 +109,7 @@ class Workers:
         self.reader.resize(config.cold_reader.parallel_downloads_max)
         self.expiration.resize(config.tiering.expiration_threads)
 
-    def remote_pools(self) -> dict[str, ResizablePool]:
+    def remote_pools(self) -> dict[str, Pool]:
         """Returns the pools of the remote tier, by name."""
         return {"copier": self.copier, "reader": self.reader, "expiration": self.expiration}
 

@@ -108,7 +108,7 @@ class _Page:
         """Finds the partitions, in the order of topic names and partition numbers."""
         replicas, shown_max = self._sources.replicas, self._sources.partitions_max
         for topic in sorted(replicas.topic_names()):
-            members = replicas.partitions_of(topic, None)
+            members = replicas.partitions_of(topic)
             partitions = [members[number] for number in sorted(members)]
             self._all_partitions += partitions
             self._placed += [
@@ -178,8 +178,6 @@ class _Page:
 
     def _cleaner(self) -> Iterator[Row]:
         figures = self._sources.cleaner
-        if figures is None:
-            return
         age_ms = max(0, self._sources.clock.now_ms() - figures.last_look_ms)
         prefix = "kafka_log_logcleanermanager_"
         yield single(f"{prefix}max_dirty_percent", int(100 * figures.dirty_ratio_max))
@@ -224,7 +222,7 @@ class _Page:
             "Fetch": sources.parked_fetches(),
             "Rebalance": sources.groups.statistics().parked_requests,
         }
-        if sources.tiering is not None:
+        if sources.archive is not None:
             purgatories["RemoteFetch"] = sources.requests.remote_fetches.waiting
             purgatories["RemoteListOffsets"] = sources.requests.remote_lookups.waiting
         yield row_of(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
-from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    TransactionCoordinator,
+)
 from strandline.broker.network.server import Server
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.storage.clock import Clock
-from strandline.storage.concurrency.resizable_pool import ResizablePool
+from strandline.storage.concurrency.resizable_pool import Pool
 from strandline.storage.local.cleaner.messages import CleanerFigures
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import Offset, TopicPartition
@@ -42,8 +44,30 @@ class SessionFigures(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveSources:
+    """The parts of a remote tier that the page reads; a read-only replica has the first five."""
+
+    tiering: TieringManager
+    cold_reader: ColdReader
+    pools: Mapping[str, Pool]
+    lacks: Callable[[], Iterable[str]]
+    store_requests: Callable[[], tuple[Mapping[str, int], int] | None]
+    # Seconds since a read-only replica had all that its origin archived.
+    replica_lag_s: Callable[[], float] | None = None
+    # The work for the archive that fails and is of no partition.
+    failing: Callable[[], Iterable[RetryState]] = tuple
+    mirror_lag: Callable[[], int] = lambda: 0
+    # By topic, what only this machine has of the state of groups and transactions.
+    state_exposures: Callable[[], Mapping[str, Iterable[Exposure | None]]] = dict
+    # By depth, the last checks of the whole archive; None while they are not known.
+    verifications: Callable[[], Mapping[str, Verification] | None] = lambda: None
+    deleted_counts: Callable[[], Mapping[str, int]] = dict
+    conditions: Callable[[], Conditions | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """The parts of a broker that the page reads. Without an object store the last four are None."""
+    """The parts of a broker that the page reads."""
 
     clock: Clock
     requests: RequestTraffic
@@ -60,20 +84,7 @@ class Sources:
     parked_fetches: Callable[[], int]
     log_dirs: LogDirs
     partitions_max: int
-    tiering: TieringManager | None = None
-    cold_reader: ColdReader | None = None
-    cold_pace: ColdPace | None = None
-    # The work for the archive that fails and is of no partition.
-    failing: Callable[[], Iterable[RetryState]] = tuple
-    replica_lag_s: Callable[[], float | None] = lambda: None
-    mirror_lag: Callable[[], int] = lambda: 0
-    # By topic, what only this machine has of the state of groups and transactions.
-    state_exposures: Callable[[], Mapping[str, Iterable[Exposure | None]]] = dict
-    # By depth, the last checks of the whole archive; None while they are not known.
-    verifications: Callable[[], Mapping[str, Verification] | None] = lambda: None
-    deleted_counts: Callable[[], Mapping[str, int]] = dict
-    conditions: Callable[[], Conditions | None] = lambda: None
-    lacks: Callable[[], Iterable[str]] = tuple
-    store_requests: Callable[[], tuple[Mapping[str, int], int] | None] = lambda: None
-    remote_pools: Mapping[str, ResizablePool] = field(default_factory=dict)
-    cleaner: CleanerFigures | None = None
+    cold_pace: ColdPace
+    cleaner: CleanerFigures
+    # Without an object store None.
+    archive: ArchiveSources | None

@@ -22,8 +22,8 @@ from strandline.broker.telemetry.families import (
     row_of,
     single,
 )
-from strandline.broker.telemetry.sources import Sources
-from strandline.storage.concurrency.resizable_pool import ResizablePool
+from strandline.broker.telemetry.sources import ArchiveSources, Sources
+from strandline.storage.concurrency.resizable_pool import Pool
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.policy.lifecycle import SegmentState
 from strandline.storage.tiering.policy.retry import FailureInfo
@@ -68,12 +68,13 @@ def tier_rows(
 
     Sums are over all `partitions`.
     """
-    if sources.tiering is None:
+    archive = sources.archive
+    if archive is None:
         return
-    yield from _tiering_counters(sources.tiering, topics)
+    yield from _tiering_counters(archive.tiering, topics)
     sums, exposed = _Sums(), ExposureSums()
     for number, partition in enumerate(partitions):
-        statistics = sources.tiering.statistics_of(partition.topic_partition)
+        statistics = archive.tiering.statistics_of(partition.topic_partition)
         if statistics is not None:
             sums.add(statistics)
             exposed.add_tiered(partition.topic_partition.topic, statistics.exposed)
@@ -85,7 +86,7 @@ def tier_rows(
     for name in _TIER_GAUGES:
         yield row_of(prefix + name, sums.by_topic(name, topics))
     yield row_of("strandline_remote_copy_waiting_segments", sums.waiting(topics))
-    exposed.add_state(sources.state_exposures())
+    exposed.add_state(archive.state_exposures())
     yield from exposed.rows(topics)
     now_s = sources.clock.monotonic_s()
     for name, failing in (("copy", sums.failing_copies), ("delete", sums.failing_deletes)):
@@ -102,7 +103,7 @@ def tier_rows(
         )
     upkeep = sorted(
         ((state.activity, state.subject, state.failure.kind), now_s - state.failure.since_s)
-        for state in sources.failing()
+        for state in archive.failing()
         if state.failure is not None
     )
     left_out["upkeep failures"] = max(0, len(upkeep) - sources.partitions_max)
@@ -111,30 +112,20 @@ def tier_rows(
         [Sample(round(for_s, 3), labels) for labels, for_s in upkeep[: sources.partitions_max]],
     )
     left_out["open transactions"] = max(0, len(sums.held) - sources.partitions_max)
-    yield row_of(
-        "strandline_remote_copy_held_seconds",
-        [
-            Sample(
-                round(sources.open_transaction_s(where, held.start_offset), 3),
-                (where.topic, str(where.partition), str(held.producer_id), str(held.start_offset)),
-            )
-            for where, held in sums.held[: sources.partitions_max]
-        ],
-    )
-    yield from _health(sources.tiering.health, now_s)
-    conditions = sources.conditions()
+    yield row_of("strandline_remote_copy_held_seconds", _held(sources, sums.held))
+    yield from _health(archive.tiering.health, now_s)
+    conditions = archive.conditions()
     if conditions is not None:
         # Here the module of the remote tier is loaded already.
         yield single("strandline_remote_conditions_atomic", int(conditions.name == "AT_ONCE"))
     yield row_of(
-        "strandline_remote_lacking", [Sample(1, (name,)) for name in sorted(sources.lacks())]
+        "strandline_remote_lacking", [Sample(1, (name,)) for name in sorted(archive.lacks())]
     )
-    lag_s = sources.replica_lag_s()
-    if lag_s is not None:
-        yield single("strandline_replica_lag_seconds", round(lag_s, 3))
+    if archive.replica_lag_s is not None:
+        yield single("strandline_replica_lag_seconds", round(archive.replica_lag_s(), 3))
     else:
-        yield from _ownership(sources, sources.tiering)
-    verified = sources.verifications()
+        yield from _ownership(archive)
+    verified = archive.verifications()
     if verified is not None:
         yield row_of(
             "strandline_archive_verified_timestamp_seconds",
@@ -144,7 +135,7 @@ def tier_rows(
             "strandline_archive_verify_findings",
             [Sample(run.finding_count, (depth,)) for depth, run in verified.items()],
         )
-    quotas = (("copy", sources.tiering.copy_quota), ("fetch", sources.tiering.fetch_quota))
+    quotas = (("copy", archive.tiering.copy_quota), ("fetch", archive.tiering.fetch_quota))
     yield row_of(
         "strandline_remote_throttled_seconds_total",
         [Sample(quota.throttled_s, (what,)) for what, quota in quotas],
@@ -154,17 +145,18 @@ def tier_rows(
         ("listoffsets", sources.requests.remote_lookups),
     ):
         yield single(f"kafka_server_delayedremote{what}metrics_expires_total", waits.expired)
-    yield from _store_requests(sources)
-    yield from _cold_reads(sources)
+    yield from _store_requests(archive)
+    yield from _cold_reads(archive)
+    yield from _pace(sources)
 
 
-def _ownership(sources: Sources, tiering: TieringManager) -> Iterator[Row]:
+def _ownership(archive: ArchiveSources) -> Iterator[Row]:
     """What a broker has in its archive; a read-only replica has none."""
-    yield single("strandline_remote_archive_owned", int(tiering.ownership.is_ours))
-    yield single("strandline_metadata_mirror_lag", sources.mirror_lag())
+    yield single("strandline_remote_archive_owned", int(archive.tiering.ownership.is_ours))
+    yield single("strandline_metadata_mirror_lag", archive.mirror_lag())
     yield row_of(
         "strandline_remote_deleted_objects_total",
-        [Sample(count, (what,)) for what, count in sources.deleted_counts().items()],
+        [Sample(count, (what,)) for what, count in archive.deleted_counts().items()],
     )
 
 
@@ -186,6 +178,23 @@ def _health(health: StoreHealth, now_s: float) -> Iterator[Row]:
                 for one in failures
             ],
         )
+
+
+def _held(
+    sources: Sources, held: Sequence[tuple[TopicPartition, HoldingTransaction]]
+) -> Sequence[Sample]:
+    """The open transactions by producer, and by transactional id where a coordinator has them."""
+    coordinated = (held and sources.transactions.not_ended()) or {}
+    samples = []
+    for where, one in held[: sources.partitions_max]:
+        known = coordinated.get(one.producer_id)
+        name = known.transactional_id if known and where in known.partitions else ""
+        labels = (where.topic, str(where.partition), name[:REASON_LENGTH_MAX])
+        age_s = sources.open_transaction_s(where, one.start_offset)
+        samples.append(
+            Sample(round(age_s, 3), (*labels, str(one.producer_id), str(one.start_offset)))
+        )
+    return samples
 
 
 class _Sums:
@@ -250,9 +259,7 @@ def _tiering_counters(tiering: TieringManager, topics: Sequence[str]) -> Iterato
         )
 
 
-def _pools(pools: Mapping[str, ResizablePool], *, running_downloads: int) -> Iterator[Row]:
-    if not pools:
-        return
+def _pools(pools: Mapping[str, Pool], *, running_downloads: int) -> Iterator[Row]:
     reader = pools["reader"]
     yield single(
         "kafka_log_remote_remotelogmanager_remotelogmanagertasksavgidlepercent",
@@ -273,8 +280,8 @@ def _pools(pools: Mapping[str, ResizablePool], *, running_downloads: int) -> Ite
     )
 
 
-def _store_requests(sources: Sources) -> Iterator[Row]:
-    requests = sources.store_requests()
+def _store_requests(archive: ArchiveSources) -> Iterator[Row]:
+    requests = archive.store_requests()
     if requests is not None:
         by_operation, failed = requests
         yield row_of(
@@ -284,11 +291,9 @@ def _store_requests(sources: Sources) -> Iterator[Row]:
         yield single("strandline_remote_failed_attempts_total", failed)
 
 
-def _cold_reads(sources: Sources) -> Iterator[Row]:
-    if sources.cold_reader is None:
-        return
-    reads = sources.cold_reader.statistics()
-    yield from _pools(sources.remote_pools, running_downloads=reads.running_downloads_now)
+def _cold_reads(archive: ArchiveSources) -> Iterator[Row]:
+    reads = archive.cold_reader.statistics()
+    yield from _pools(archive.pools, running_downloads=reads.running_downloads_now)
     yield single("strandline_cold_cache_bytes", reads.live_bytes_now)
     yield single("strandline_cold_running_downloads", reads.running_downloads_now)
     yield single("strandline_cold_index_bytes", reads.index_bytes_now)
@@ -310,10 +315,12 @@ def _cold_reads(sources: Sources) -> Iterator[Row]:
             *(Sample(count, (reason.value,)) for reason, count in reads.unreadable.items()),
         ],
     )
-    if sources.cold_pace is not None:
-        pace = sources.cold_pace.statistics(sources.clock.monotonic_s())
-        yield single("strandline_cold_limit_bytes_per_second", pace.limit_bytes_per_s)
-        yield single("strandline_cold_lateness_seconds_max", pace.lateness_s_max)
-        yield single("strandline_cold_held_answers", pace.waiting_answers)
-        yield single("strandline_cold_held_seconds_total", pace.held_s_total)
-        yield single("strandline_cold_limit_cuts_total", pace.cuts_total)
+
+
+def _pace(sources: Sources) -> Iterator[Row]:
+    pace = sources.cold_pace.statistics(sources.clock.monotonic_s())
+    yield single("strandline_cold_limit_bytes_per_second", pace.limit_bytes_per_s)
+    yield single("strandline_cold_lateness_seconds_max", pace.lateness_s_max)
+    yield single("strandline_cold_held_answers", pace.waiting_answers)
+    yield single("strandline_cold_held_seconds_total", pace.held_s_total)
+    yield single("strandline_cold_limit_cuts_total", pace.cuts_total)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import threading
 from _thread import start_new_thread
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -44,8 +45,31 @@ BEGIN_TURNS = 10
 BEGIN_TURN_S = 0.3
 
 
-class ResizablePool(Executor):
-    """An executor whose number of threads may change. Thread-safe."""
+class Pool(Executor, ABC):
+    """An executor for so many jobs at a time, which tells how busy it is."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many jobs may run at the same time."""
+
+    @property
+    @abstractmethod
+    def idle_part(self) -> float:
+        """The idle share of the pool, 0 to 1."""
+
+    @property
+    @abstractmethod
+    def waiting_count(self) -> int:
+        """The number of queued jobs."""
+
+    @abstractmethod
+    def resize(self, size: int) -> None:
+        """Changes the size, at once for queued jobs; running ones go on."""
+
+
+class ResizablePool(Pool):
+    """A pool whose number of threads may change. Thread-safe."""
 
     def __init__(self, size: int, name: str) -> None:
         assert 1 <= size <= SIZE_MAX, size
@@ -60,21 +84,17 @@ class ResizablePool(Executor):
 
     @property
     def size(self) -> int:
-        """How many jobs may run at the same time."""
         return self._size
 
     @property
     def idle_part(self) -> float:
-        """The idle share of the pool, 0 to 1."""
         return max(0.0, 1 - self._running / self._size)
 
     @property
     def waiting_count(self) -> int:
-        """The number of queued jobs."""
         return len(self._waiting)
 
     def resize(self, size: int) -> None:
-        """Changes the size, at once for queued jobs; running ones go on."""
         assert 1 <= size <= SIZE_MAX, size
         with self._lock:
             self._size = size

@@ -29,6 +29,7 @@ import uuid
 from dataclasses import dataclass
 from enum import Enum
 
+from strandline.storage import entropy
 from strandline.storage.model import Epoch, Offset, TopicId, TopicIdPartition
 
 CLUSTER_KEY = "cluster.json"
@@ -93,7 +94,7 @@ class PartitionObject:
 
 def new_unique() -> str:
     """Returns a unique part of an object name, or a unique id of a write."""
-    return uuid.uuid4().hex
+    return entropy.new_id().hex
 
 
 def metadata_log_key(index: int) -> str:

@@ -154,8 +154,12 @@ class ChildOwner:
     called meanwhile from another thread.
     """
 
-    def __init__(self, module: str, clock: Clock) -> None:
+    def __init__(
+        self, module: str, clock: Clock, start: Callable[[str], ChildProcess] = ChildProcess
+    ) -> None:
+        """`start` starts a program as a child."""
         self._program = program_of(module)
+        self._start_child = start
         self._clock = clock
         self._child: ChildProcess | None = None
         self._used_s = clock.monotonic_s()
@@ -199,7 +203,7 @@ class ChildOwner:
         return answer
 
     def _start(self) -> ChildProcess:
-        child = self._child = ChildProcess(self._program)
+        child = self._child = self._start_child(self._program)
         child.bound_sends()
         return child
 

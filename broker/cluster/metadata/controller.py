@@ -10,7 +10,6 @@ refused. Where Kafka's controller reports several faults of one topic, this one 
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
@@ -54,6 +53,7 @@ from strandline.broker.cluster.metadata.topic_names import (
     topic_name_fault,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage import entropy
 from strandline.storage.config.log_config import LONG_MAX, LogConfig, check_throttled_replicas
 from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId
@@ -76,7 +76,7 @@ def create_topics(
     node_ids: Sequence[NodeId],
     defaults: TopicDefaults,
     intent: Intent = Intent.APPLY,
-    new_topic_id: Callable[[], TopicId] = uuid.uuid4,
+    new_topic_id: Callable[[], TopicId] = entropy.new_id,
 ) -> Decision[TopicResult]:
     """Returns one result per name, in order. `node_ids` are the brokers that can hold replicas."""
     creator = _Creator(image, node_ids, defaults, new_topic_id)
@@ -108,7 +108,8 @@ class _Creator:
         self._node_ids = node_ids
         self._defaults = defaults
         self._new_topic_id = new_topic_id
-        self._collisions = {collision_key(name): name for name in image.topics}
+        # The names that this request creates, by their collision keys.
+        self._created: dict[str, str] = {}
         self._partition_count = 0
 
     def create(self, topic: NewTopic) -> TopicCreated:
@@ -125,7 +126,7 @@ class _Creator:
             properties=properties,
         )
         self._partition_count += len(replicas)
-        self._collisions[collision_key(topic.name)] = topic.name
+        self._created[collision_key(topic.name)] = topic.name
         return record
 
     def _check_name(self, name: str) -> None:
@@ -138,7 +139,8 @@ class _Creator:
         fault = topic_name_fault(name)
         if fault is not None:
             raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
-        other = self._collisions.get(collision_key(name))
+        key = collision_key(name)
+        other = self._image.names_by_collision.get(key) or self._created.get(key)
         if other is not None:
             raise Refusal(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,

@@ -1,9 +1,11 @@
 """The cluster's metadata at one moment: an immutable value, derived from the metadata log.
 
     image 0 (empty)  --entry 1-->  image 1  --entry 2-->  image 2 ...
+                         delta 1                delta 2
 
 Version n is the state after log entry n. The same entries always give the same image, on every
-broker; nothing in an image comes from anywhere else. A reader keeps the image it began with.
+broker; nothing in an image comes from anywhere else. A reader keeps the image it began with. What
+entries do not change, two images share (section.py): an entry costs what it changes.
 
 Invariant: a topic is reachable by name and by id, partitions are numbered from 0 without a gap,
 and a leader epoch never goes back. A record that does not fit (a second topic of one name) means
@@ -12,8 +14,8 @@ that the log is not what the controller wrote: CorruptFile, never a guess.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -38,13 +40,14 @@ from strandline.broker.cluster.metadata.records import (
     TopicDeleted,
     TopicPurged,
 )
+from strandline.broker.cluster.metadata.section import ImageSection, SectionDelta
+from strandline.broker.cluster.metadata.topic_names import collision_key
 from strandline.storage.errors import CorruptFile
 from strandline.storage.model import Epoch, TopicId, TopicPartition
 
 NO_LEADER: NodeId = -1
 
 
-KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
 
@@ -96,26 +99,29 @@ class MetadataImage:
 
     version: int = 0
     cluster_id: str = ""
-    topics: Mapping[str, TopicImage] = field(default_factory=dict)
-    topics_by_id: Mapping[TopicId, TopicImage] = field(init=False, repr=False, compare=False)
-    pending_purges: Mapping[TopicId, DeletedTopic] = field(default_factory=dict)
+    topics: ImageSection[str, TopicImage] = field(default_factory=ImageSection)
+    topics_by_id: ImageSection[TopicId, TopicImage] = field(
+        default_factory=ImageSection, compare=False
+    )
+    # The names of all topics by their collision keys.
+    names_by_collision: ImageSection[str, str] = field(default_factory=ImageSection, compare=False)
+    pending_purges: ImageSection[TopicId, DeletedTopic] = field(default_factory=ImageSection)
     next_producer_id: int = 0
     # Dynamic keys by node; None has the cluster-wide ones.
-    broker_properties: Mapping[NodeId | None, Mapping[str, str]] = field(default_factory=dict)
-    client_quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    broker_properties: ImageSection[NodeId | None, Mapping[str, str]] = field(
+        default_factory=ImageSection
+    )
+    client_quotas: ImageSection[QuotaEntity, Mapping[str, float]] = field(
+        default_factory=ImageSection
+    )
     # Properties by group, SCRAM credentials by user.
-    group_properties: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    scram_credentials: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    group_properties: ImageSection[str, Mapping[str, str]] = field(default_factory=ImageSection)
+    scram_credentials: ImageSection[str, Mapping[str, str]] = field(default_factory=ImageSection)
     # Finalized levels that were set, by feature: see `features.py`.
-    feature_levels: Mapping[str, int] = field(default_factory=dict)
+    feature_levels: ImageSection[str, int] = field(default_factory=ImageSection)
 
     def __post_init__(self) -> None:
         check_levels(self.feature_levels)
-        by_id = {topic.topic_id: topic for topic in self.topics.values()}
-        object.__setattr__(self, "topics_by_id", by_id)
-        for one in fields(self):
-            if isinstance(value := getattr(self, one.name), dict):
-                object.__setattr__(self, one.name, MappingProxyType(value))
 
     def finalized_level(self, feature: str) -> int:
         """Returns the finalized level of a feature of `FEATURES` (KIP-584)."""
@@ -134,7 +140,9 @@ class MetadataImage:
 
     def apply_entry(self, records: Iterable[MetadataRecord]) -> MetadataImage:
         """Returns the image after one more entry. Raises CorruptFile if a record does not fit."""
-        return replay(self, (records,))
+        delta = MetadataDelta(self)
+        delta.replay(records)
+        return delta.image()
 
     def __repr__(self) -> str:
         return (
@@ -143,47 +151,69 @@ class MetadataImage:
         )
 
 
-def replay(image: MetadataImage, entries: Iterable[Iterable[MetadataRecord]]) -> MetadataImage:
-    """Returns the image after these entries, each raising the version by 1. Raises CorruptFile."""
-    draft = _Draft(image)
-    for records in entries:
-        draft.version += 1
-        for record in records:
-            draft.apply(record)
-    return draft.finish()
+class MetadataDelta:
+    """What entries of the log change in an image (Kafka's MetadataDelta), section by section.
 
+    Several entries are one delta: a topic that they create and delete does not appear in it. Those
+    who follow the metadata look at what changed, and at nothing else.
+    """
 
-class _Draft:
-    """A mutable copy, so that replaying thousands of entries does not copy thousands of images."""
+    def __init__(self, before: MetadataImage, after: MetadataImage | None = None) -> None:
+        """Begins with the differences of the images; without `after` with none."""
+        after = after or before
+        self.before = before
+        self.version = after.version
+        self.cluster_id = after.cluster_id
+        self.topics = SectionDelta(before.topics_by_id, after.topics_by_id)
+        self._by_name = SectionDelta(before.topics, after.topics)
+        self._collisions = SectionDelta(before.names_by_collision, after.names_by_collision)
+        self.pending_purges = SectionDelta(before.pending_purges, after.pending_purges)
+        self.next_producer_id = after.next_producer_id
+        self.broker_properties = SectionDelta(before.broker_properties, after.broker_properties)
+        self.client_quotas = SectionDelta(before.client_quotas, after.client_quotas)
+        self.group_properties = SectionDelta(before.group_properties, after.group_properties)
+        self.scram_credentials = SectionDelta(before.scram_credentials, after.scram_credentials)
+        self.feature_levels = SectionDelta(before.feature_levels, after.feature_levels)
 
-    def __init__(self, image: MetadataImage) -> None:
-        self.version = image.version
-        self._cluster_id = image.cluster_id
-        self._topics = dict(image.topics_by_id)
-        self._ids = {topic.name: topic.topic_id for topic in image.topics.values()}
-        self._purges = dict(image.pending_purges)
-        self._next_producer_id = image.next_producer_id
-        self._broker_properties = dict(image.broker_properties)
-        self._client_quotas = dict(image.client_quotas)
-        self._group_properties = dict(image.group_properties)
-        self._scram_credentials = dict(image.scram_credentials)
-        self._feature_levels = dict(image.feature_levels)
-
-    def finish(self) -> MetadataImage:
+    def image(self) -> MetadataImage:
+        """Returns the image after the changes; ends the delta."""
         return MetadataImage(
             version=self.version,
-            cluster_id=self._cluster_id,
-            topics={topic.name: topic for topic in self._topics.values()},
-            pending_purges=self._purges,
-            next_producer_id=self._next_producer_id,
-            broker_properties=self._broker_properties,
-            client_quotas=self._client_quotas,
-            group_properties=self._group_properties,
-            scram_credentials=self._scram_credentials,
-            feature_levels=self._feature_levels,
+            cluster_id=self.cluster_id,
+            topics=self._by_name.finish(),
+            topics_by_id=self.topics.finish(),
+            names_by_collision=self._collisions.finish(),
+            pending_purges=self.pending_purges.finish(),
+            next_producer_id=self.next_producer_id,
+            broker_properties=self.broker_properties.finish(),
+            client_quotas=self.client_quotas.finish(),
+            group_properties=self.group_properties.finish(),
+            scram_credentials=self.scram_credentials.finish(),
+            feature_levels=self.feature_levels.finish(),
         )
 
-    def apply(self, record: MetadataRecord) -> None:
+    def set_topic(self, topic: TopicImage) -> None:
+        """Creates the topic, or alters it."""
+        if topic.topic_id not in self.topics.after:
+            self._collisions.set(collision_key(topic.name), topic.name)
+        self.topics.set(topic.topic_id, topic)
+        self._by_name.set(topic.name, topic)
+
+    def drop_topic(self, topic_id: TopicId) -> None:
+        """Drops the topic, if there is one."""
+        topic = self.topics.after.get(topic_id)
+        if topic is not None:
+            self.topics.set(topic_id, None)
+            self._by_name.set(topic.name, None)
+            self._collisions.set(collision_key(topic.name), None)
+
+    def replay(self, records: Iterable[MetadataRecord]) -> None:
+        """Applies one more entry. Raises CorruptFile if a record does not fit."""
+        self.version += 1
+        for record in records:
+            self._apply(record)
+
+    def _apply(self, record: MetadataRecord) -> None:
         match record:
             case ClusterCreated():
                 self._create_cluster(record)
@@ -195,38 +225,38 @@ class _Draft:
                 self._add_partitions(record)
             case TopicConfigsSet():
                 topic = self._topic(record.topic_id, record)
-                self._topics[topic.topic_id] = replace(
-                    topic, properties=MappingProxyType(dict(record.properties))
-                )
+                properties = MappingProxyType(dict(record.properties))
+                self.set_topic(replace(topic, properties=properties))
             case TopicDeleted():
                 self._delete_topic(record)
             case TopicPurged():
-                if self._purges.pop(record.topic_id, None) is None:
+                if record.topic_id not in self.pending_purges.after:
                     raise self._misfit(record, "no such topic waits for its purge")
+                self.pending_purges.set(record.topic_id, None)
             case ProducerIdsAllocated():
-                if record.next_producer_id < self._next_producer_id:
-                    raise self._misfit(record, f"ids below {self._next_producer_id} are taken")
-                self._next_producer_id = record.next_producer_id
+                if record.next_producer_id < self.next_producer_id:
+                    raise self._misfit(record, f"ids below {self.next_producer_id} are taken")
+                self.next_producer_id = record.next_producer_id
             case LeaderEpochsRaised():
                 self._raise_epochs(record)
             case BrokerConfigsSet():
-                _set_or_drop(self._broker_properties, record.node_id, record.properties)
+                self.broker_properties.set(record.node_id, _settings(record.properties))
             case ClientQuotasSet():
-                _set_or_drop(self._client_quotas, record.entity, record.quotas)
+                self.client_quotas.set(record.entity, _settings(record.quotas))
             case GroupConfigsSet():
-                _set_or_drop(self._group_properties, record.group_id, record.properties)
+                self.group_properties.set(record.group_id, _settings(record.properties))
             case ScramCredentialsSet():
-                _set_or_drop(self._scram_credentials, record.user, record.credentials)
+                self.scram_credentials.set(record.user, _settings(record.credentials))
             case FeatureLevelSet():
-                self._feature_levels[record.feature] = record.level
+                self.feature_levels.set(record.feature, record.level)
 
     def _create_cluster(self, record: ClusterCreated) -> None:
-        if self._cluster_id or not record.cluster_id:
-            raise self._misfit(record, f"the cluster is {self._cluster_id!r} already")
-        self._cluster_id = record.cluster_id
+        if self.cluster_id or not record.cluster_id:
+            raise self._misfit(record, f"the cluster is {self.cluster_id!r} already")
+        self.cluster_id = record.cluster_id
 
     def _start_broker(self, node_id: NodeId) -> None:
-        for topic in list(self._topics.values()):
+        for topic in tuple(self.topics.after.values()):
             if any(partition.leader == node_id for partition in topic.partitions):
                 partitions = tuple(
                     replace(partition, leader_epoch=partition.leader_epoch + 1)
@@ -234,7 +264,7 @@ class _Draft:
                     else partition
                     for partition in topic.partitions
                 )
-                self._topics[topic.topic_id] = replace(topic, partitions=partitions)
+                self.set_topic(replace(topic, partitions=partitions))
 
     def _raise_epochs(self, record: LeaderEpochsRaised) -> None:
         topic = self._topic(record.topic_id, record)
@@ -244,19 +274,20 @@ class _Draft:
                 raise self._misfit(record, f"the topic has {len(partitions)} partitions")
             raised = max(epoch, partitions[number].leader_epoch)
             partitions[number] = replace(partitions[number], leader_epoch=raised)
-        self._topics[topic.topic_id] = replace(topic, partitions=tuple(partitions))
+        self.set_topic(replace(topic, partitions=tuple(partitions)))
 
     def _create_topic(self, record: TopicCreated) -> None:
-        if record.topic in self._ids:
+        if record.topic in self._by_name.after:
             raise self._misfit(record, "the name is taken")
-        if record.topic_id in self._topics or record.topic_id in self._purges:
+        if record.topic_id in self.topics.after or record.topic_id in self.pending_purges.after:
             raise self._misfit(record, "the id is taken")
-        self._ids[record.topic] = record.topic_id
-        self._topics[record.topic_id] = TopicImage(
-            name=record.topic,
-            topic_id=record.topic_id,
-            partitions=self._new_partitions(0, record.replicas, record),
-            properties=MappingProxyType(dict(record.properties)),
+        self.set_topic(
+            TopicImage(
+                name=record.topic,
+                topic_id=record.topic_id,
+                partitions=self._new_partitions(0, record.replicas, record),
+                properties=MappingProxyType(dict(record.properties)),
+            )
         )
 
     def _add_partitions(self, record: PartitionsAdded) -> None:
@@ -264,7 +295,7 @@ class _Draft:
         if record.first_partition != len(topic.partitions):
             raise self._misfit(record, f"the topic has {len(topic.partitions)} partitions")
         added = self._new_partitions(record.first_partition, record.replicas, record)
-        self._topics[topic.topic_id] = replace(topic, partitions=topic.partitions + added)
+        self.set_topic(replace(topic, partitions=topic.partitions + added))
 
     def _new_partitions(
         self, first: int, replicas: tuple[Replicas, ...], record: MetadataRecord
@@ -280,17 +311,17 @@ class _Draft:
 
     def _delete_topic(self, record: TopicDeleted) -> None:
         topic = self._topic(record.topic_id, record)
-        del self._topics[topic.topic_id]
-        del self._ids[topic.name]
-        self._purges[topic.topic_id] = DeletedTopic(
+        self.drop_topic(topic.topic_id)
+        deleted = DeletedTopic(
             name=topic.name,
             topic_id=topic.topic_id,
             partition_count=topic.partition_count,
             properties=topic.properties,
         )
+        self.pending_purges.set(topic.topic_id, deleted)
 
     def _topic(self, topic_id: TopicId, record: MetadataRecord) -> TopicImage:
-        topic = self._topics.get(topic_id)
+        topic = self.topics.after.get(topic_id)
         if topic is None:
             raise self._misfit(record, "there is no such topic")
         return topic
@@ -299,11 +330,6 @@ class _Draft:
         return CorruptFile(f"metadata log entry {self.version}: {why}: {record}")
 
 
-def _set_or_drop(
-    settings: MutableMapping[KeyT, Mapping[str, ValueT]], key: KeyT, values: Mapping[str, ValueT]
-) -> None:
-    """Sets `values`, or drops the key if there are none."""
-    if values:
-        settings[key] = MappingProxyType(dict(values))
-    else:
-        settings.pop(key, None)
+def _settings(values: Mapping[str, ValueT]) -> Mapping[str, ValueT] | None:
+    """Returns what a section holds of `values`: nothing if there are none."""
+    return MappingProxyType(dict(values)) if values else None

@@ -12,13 +12,13 @@ from types import MappingProxyType
 
 from strandline.broker.cluster.metadata.image import (
     DeletedTopic,
+    MetadataDelta,
     MetadataImage,
     PartitionImage,
     TopicImage,
 )
 from strandline.broker.cluster.metadata.records import (
     MetadataRecord,
-    NodeId,
     QuotaEntity,
     decode_quotas,
     decode_record,
@@ -155,23 +155,30 @@ def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
     for names in ({topic.name for topic in topics}, {topic.topic_id for topic in topics}):
         if len(names) != len(topics):
             raise CorruptFile(f"{key}: two topics of one name or id")
-    purges = [_decode_purge(topic) for topic in fields.objects("pending_purges")]
-    image = MetadataImage(
-        version=index,
-        cluster_id=fields.text("cluster_id"),
-        topics={topic.name: topic for topic in topics},
-        pending_purges={topic.topic_id: topic for topic in purges},
-        next_producer_id=fields.integer("next_producer_id"),
-        broker_properties=_decode_broker_configs(fields),
-        client_quotas=_decode_client_quotas(fields),
-        group_properties=_decode_texts(fields, "group_configs", "group_id", "properties"),
-        scram_credentials=_decode_texts(fields, "scram_credentials", "user", "credentials"),
-        feature_levels={
-            one.text("feature"): one.integer("level")
-            for one in fields.optional_objects("feature_levels")
-        },
+    delta = MetadataDelta(
+        MetadataImage(
+            version=index,
+            cluster_id=fields.text("cluster_id"),
+            next_producer_id=fields.integer("next_producer_id"),
+        )
     )
-    return Snapshot(image=image, head_checksum=fields.text("previous"))
+    for topic in topics:
+        delta.set_topic(topic)
+    for purge in map(_decode_purge, fields.objects("pending_purges")):
+        delta.pending_purges.set(purge.topic_id, purge)
+    for one in fields.objects("broker_configs"):
+        delta.broker_properties.set(one.optional_integer("node_id"), _properties(one))
+    for one in fields.objects("client_quotas"):
+        quotas = MappingProxyType(decode_quotas(one, "quotas"))
+        delta.client_quotas.set(QuotaEntity.of(one.texts_by_name("entity")), quotas)
+    for one in fields.objects("group_configs"):
+        delta.group_properties.set(one.text("group_id"), _properties(one))
+    for one in fields.objects("scram_credentials"):
+        credentials = MappingProxyType(one.texts_by_name("credentials"))
+        delta.scram_credentials.set(one.text("user"), credentials)
+    for one in fields.optional_objects("feature_levels"):
+        delta.feature_levels.set(one.text("feature"), one.integer("level"))
+    return Snapshot(image=delta.image(), head_checksum=fields.text("previous"))
 
 
 def encode_boundary(index: int) -> bytes:
@@ -267,26 +274,6 @@ def _decode_purge(fields: Fields) -> DeletedTopic:
         partition_count=fields.integer("partition_count"),
         properties=_properties(fields),
     )
-
-
-def _decode_broker_configs(fields: Fields) -> dict[NodeId | None, Mapping[str, str]]:
-    return {
-        one.optional_integer("node_id"): _properties(one)
-        for one in fields.objects("broker_configs")
-    }
-
-
-def _decode_client_quotas(fields: Fields) -> dict[QuotaEntity, Mapping[str, float]]:
-    return {
-        QuotaEntity.of(one.texts_by_name("entity")): MappingProxyType(decode_quotas(one, "quotas"))
-        for one in fields.objects("client_quotas")
-    }
-
-
-def _decode_texts(fields: Fields, name: str, key: str, values: str) -> dict[str, Mapping[str, str]]:
-    return {
-        one.text(key): MappingProxyType(one.texts_by_name(values)) for one in fields.objects(name)
-    }
 
 
 def _properties(fields: Fields) -> Mapping[str, str]:

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from strandline.broker.cluster.metadata.image import MetadataImage, replay
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.log_format import (
     NO_ENTRY_CHECKSUM,
     cluster_id_of,
@@ -259,9 +259,11 @@ def read_entries(store: ObjectStore, start: Loaded) -> Loaded:
         raise
     if entries or start is NO_HISTORY:
         _check_not_freed(store, start)
-    head_checksum = entries[-1][1] if entries else start.head_checksum
-    image = replay(start.image, (records for records, _ in entries))
-    return Loaded(image, head_checksum, start.snapshot_version)
+    delta, head_checksum = MetadataDelta(start.image), start.head_checksum
+    for records, checksum in entries:
+        delta.replay(records)
+        head_checksum = checksum
+    return Loaded(delta.image(), head_checksum, start.snapshot_version)
 
 
 def _check_not_freed(store: ObjectStore, start: Loaded) -> None:

@@ -43,7 +43,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.log_format import (
     encode_entry,
     encode_snapshot,
@@ -216,8 +216,8 @@ class MetadataLog:
             return self.refresh()
         return self.image
 
-    def append(self, records: Sequence[MetadataRecord]) -> MetadataImage:
-        """Writes the records durably as one entry, and returns the image after it.
+    def append(self, records: Sequence[MetadataRecord]) -> tuple[MetadataDelta, MetadataImage]:
+        """Writes the records durably as one entry; returns what it changed, and the image after it.
 
         Raises MetadataRaced if the image they were decided on is no longer the newest. After any
         other StorageError the outcome is unknown; the next append finds out, because it then loses
@@ -226,7 +226,9 @@ class MetadataLog:
         assert records, "an entry holds at least one record"
         self._check_store()
         # Fails before the write if the records do not fit: that is a bug of ours.
-        image = self.image.apply_entry(records)
+        delta = MetadataDelta(self.image)
+        delta.replay(records)
+        image = delta.image()
         content = encode_entry(
             records,
             index=image.version,
@@ -246,7 +248,7 @@ class MetadataLog:
         )
         if image.version - self._loaded.snapshot_version >= self._snapshot_interval:
             self._make_snapshot()
-        return image
+        return delta, image
 
     def _lose(self, version: int) -> NoReturn:
         self.refresh()

@@ -21,7 +21,7 @@ from strandline.broker.cluster.metadata.controller import (
 )
 from strandline.broker.cluster.metadata.image import (
     DeletedTopic,
-    MetadataImage,
+    MetadataDelta,
     PartitionImage,
     TopicImage,
 )
@@ -76,11 +76,11 @@ class LocalTier:
     def changed(self, topic: TopicImage) -> None:
         """Called when the log starts that `change` moved are durable."""
 
-    def follow(self, image: MetadataImage) -> None:
+    def follow(self, delta: MetadataDelta) -> None:
         """Applies created, changed and deleted topics."""
-        for topic_id, deleted in image.pending_purges.items():
+        for deleted in delta.pending_purges.changed():
             if not may_be_archived(deleted):
-                self._on_purged(topic_id)
+                self._on_purged(deleted.topic_id)
 
 
 class BothTiers(LocalTier):
@@ -96,8 +96,6 @@ class BothTiers(LocalTier):
     ) -> None:
         super().__init__(log_starts, lookups=lookups, on_purged=on_purged)
         self._manager = manager
-        # The facts of each tiered topic that the manager was last given.
-        self._passed_on: dict[TopicId, TopicInfo] = {}
 
     def join(
         self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
@@ -133,23 +131,21 @@ class BothTiers(LocalTier):
         return bool(moved)
 
     def changed(self, topic: TopicImage) -> None:
-        self._passed_on.pop(topic.topic_id, None)
         self._manager.disable_topic(describe(topic))
 
-    def follow(self, image: MetadataImage) -> None:
-        for topic in image.topics.values():
-            info = describe(topic)
-            if is_tiered(topic) and self._passed_on.get(topic.topic_id) != info:
-                self._passed_on[topic.topic_id] = info
-                self._manager.update_topic(info)
-        self._manager.disable_topics(
-            topic.topic_id for topic in image.topics.values() if not is_tiered(topic)
-        )
-        for deleted in image.pending_purges.values():
+    def follow(self, delta: MetadataDelta) -> None:
+        untiered = self._manager.untiered
+        for topic in delta.topics.changed():
+            if is_tiered(topic):
+                untiered.discard(topic.topic_id)
+                self._manager.update_topic(describe(topic))
+            else:
+                untiered.add(topic.topic_id)
+        untiered.difference_update(topic.topic_id for topic in delta.topics.gone())
+        for deleted in delta.pending_purges.changed():
             if may_be_archived(deleted):
-                self._passed_on.pop(deleted.topic_id, None)
                 self._manager.delete_topic(describe(deleted))
-        super().follow(image)
+        super().follow(delta)
 
 
 def is_tiered(topic: TopicImage | DeletedTopic) -> bool:

@@ -20,11 +20,12 @@ from typing import Any
 
 from strandline.broker.cluster.metadata.controller_messages import Decision, ResultT
 from strandline.broker.cluster.metadata.image import (
+    MetadataDelta,
     MetadataImage,
     PartitionImage,
     TopicImage,
 )
-from strandline.broker.cluster.metadata.metadata import ImageFollower, Metadata
+from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.records import MetadataRecord, NodeId, TopicCreated
 from strandline.broker.cluster.metadata.tiers import LocalTier, describe, is_tiered
@@ -104,19 +105,16 @@ class FollowingMetadata(Metadata):
         own: MetadataLog,
         *,
         node_id: NodeId,
-        follower: ImageFollower,
         executor: Executor,
     ) -> None:
         """`origin` is read from the bucket, never written; `own` is on this disk."""
-        super().__init__(
-            merged_image(origin.image, own.image, node_id),
-            own,
-            follower=follower,
-            executor=executor,
-        )
         self._origin = origin
         self._own = own
         self._node_id = node_id
+        # What the image was merged from.
+        self._merged = MetadataImage(), MetadataImage()
+        super().__init__(MetadataImage(), own, executor=executor)
+        self._image = self._followed = self._merge().image()
 
     @property
     def origin_version(self) -> int:
@@ -138,51 +136,56 @@ class FollowingMetadata(Metadata):
                 return _refused(decision)
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._executor, self._own.append, decision.records)
-            await self._take_over()
+            await self._take_over_both()
             return decision
 
     async def bump_leader_epochs(self, node_id: NodeId) -> None:
         """Creates missing partitions. The epochs are the origin's."""
         async with self._changing:
-            await self._follower.follow(self._image)
+            await self._take_over_both()
 
     async def refresh(self) -> None:
         """Reads the origin's changes from the bucket. Raises StorageError if it cannot be read."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, self._origin.catch_up)
         async with self._changing:
-            await self._take_over()
+            await self._take_over_both()
 
-    async def _take_over(self) -> None:
-        image = merged_image(self._origin.image, self._own.image, self._node_id)
-        if image != self._image:
-            self._image = image
-            await self._follower.follow(image)
+    async def _take_over_both(self) -> None:
+        delta = self._merge()
+        await self._take_over(delta.image(), delta)
+
+    def _merge(self) -> MetadataDelta:
+        """Merges what changed: the tiered topics of the origin, led by this node, internal ones of
+        this broker's own.
+        """
+        origin_before, own_before = self._merged
+        self._merged = self._origin.image, self._own.image
+        origin = MetadataDelta(origin_before, self._origin.image)
+        own = MetadataDelta(own_before, self._own.image)
+        merged = MetadataDelta(self._image)
+        merged.version, merged.cluster_id = origin.version, origin.cluster_id
+        merged.feature_levels = origin.feature_levels
+        for topic in origin.topics.gone():
+            merged.drop_topic(topic.topic_id)
+        for topic in origin.topics.changed():
+            if is_tiered(topic) and topic.name not in INTERNAL_TOPICS:
+                merged.set_topic(led_by(topic, self._node_id))
+            else:
+                merged.drop_topic(topic.topic_id)
+        for topic in own.topics.changed():
+            merged.set_topic(topic)
+        return merged
 
 
-def merged_image(origin: MetadataImage, own: MetadataImage, node_id: NodeId) -> MetadataImage:
-    """Merges the tiered topics of `origin`, led by this node, with the internal ones of `own`."""
-    followed = [
-        replace(
-            topic,
-            partitions=tuple(
-                replace(partition, leader=node_id, replicas=(node_id,), isr=(node_id,))
-                for partition in topic.partitions
-            ),
-        )
-        for topic in origin.topics.values()
-        if is_tiered(topic) and topic.name not in INTERNAL_TOPICS
-    ]
-    return MetadataImage(
-        version=origin.version,
-        cluster_id=origin.cluster_id,
-        topics={topic.name: topic for topic in (*followed, *own.topics.values())},
-        broker_properties=own.broker_properties,
-        client_quotas=own.client_quotas,
-        group_properties=own.group_properties,
-        scram_credentials=own.scram_credentials,
-        feature_levels=origin.feature_levels,
+def led_by(topic: TopicImage, node_id: NodeId) -> TopicImage:
+    """Returns the topic with all its partitions on that node."""
+    nodes = (node_id,)
+    partitions = (
+        replace(partition, leader=node_id, replicas=nodes, isr=nodes)
+        for partition in topic.partitions
     )
+    return replace(topic, partitions=tuple(partitions))
 
 
 def _is_internal(record: MetadataRecord) -> bool:

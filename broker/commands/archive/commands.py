@@ -26,7 +26,7 @@ from strandline.broker.cluster.metadata.log_reader import (
 )
 from strandline.broker.commands.archive.tables import WHERE_IT_IS
 from strandline.broker.commands.progress import BarProgress
-from strandline.broker.coordination.runtime.group_archive import read_group_state
+from strandline.broker.coordination.archive.state_archive import read_group_state
 from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.tables import print_table
 from strandline.storage import files

@@ -142,6 +142,7 @@ class TopicHandlers:
                 )
             )
             done = decision.results
+            await self._services.replicas.deleted(result.topic_id for result in done)
         except StorageError as error:
             code = ErrorCode(error.kafka_code)
             done = [_not_deleted(r, code, str(error)) for r in dict.fromkeys(references)]

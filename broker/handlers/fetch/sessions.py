@@ -17,13 +17,13 @@ without a session sends full fetches. Follows Kafka's FetchSession.
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage import entropy
 from strandline.storage.clock import Clock
 
 FINAL_EPOCH = -1
@@ -131,7 +131,6 @@ class FetchSessionCache:
         clock: Clock,
         *,
         memory_bytes_max: int = SESSION_BYTES_MAX,
-        seed: int | None = None,
         name_of: NameOf = lambda _: None,
     ) -> None:
         """`name_of` returns the name of a topic id; None if there is no such topic now."""
@@ -139,7 +138,6 @@ class FetchSessionCache:
         self._slots_max = slots_max
         self._memory_bytes_max = memory_bytes_max
         self._clock = clock
-        self._random = random.Random(seed)
         # Least recently used first.
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._memory_bytes = 0
@@ -169,9 +167,9 @@ class FetchSessionCache:
         session.update(wanted, (), self._name_of)
         if not self._make_room(session.memory_bytes, slots=1, now_s=now_s):
             return None
-        session.session_id = self._random.randint(1, SESSION_ID_MAX)
+        session.session_id = entropy.number(1, SESSION_ID_MAX)
         while session.session_id in self._sessions:
-            session.session_id = self._random.randint(1, SESSION_ID_MAX)
+            session.session_id = entropy.number(1, SESSION_ID_MAX)
         self._sessions[session.session_id] = session
         self._memory_bytes += session.memory_bytes
         return session

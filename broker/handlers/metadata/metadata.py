@@ -15,7 +15,7 @@ once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 
 from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.controller_messages import NewTopic
@@ -48,6 +48,7 @@ from strandline.broker.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.errors import StorageError
 from strandline.storage.model import ZERO_TOPIC_ID
 from strandline.storage.quiet_log import QuietLog
@@ -76,22 +77,46 @@ class MetadataHandlers:
 
     # --- Metadata ----------------------------------------------------------------------------
 
-    async def metadata(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    def metadata(
+        self, request: MetadataRequest, context: RequestContext
+    ) -> MetadataResponse | Coroutine[object, None, MetadataResponse]:
         refuse_flood(len(request.topics or ()))
+        if request.topics is None or (context.api_version == 0 and not request.topics):
+            return self._describe_all(request, context)
+        missing = self._creatable(request, request.topics)
+        if missing:
+            return self._create_and_describe(request, context, missing)
+        return self._metadata_of(request, context)
+
+    async def _describe_all(
+        self, request: MetadataRequest, context: RequestContext
+    ) -> MetadataResponse:
         image = self._metadata.image
-        operations = (
-            ALL_OF_A_TOPIC if request.include_topic_authorized_operations else OPERATIONS_UNKNOWN
-        )
-        everything = request.topics is None or (context.api_version == 0 and not request.topics)
-        if everything:
-            topics = [_describe(topic, operations) for topic in image.topics.values()]
-        else:
-            assert request.topics is not None
-            image = await self._create_missing(request, image)
-            version = context.api_version
-            topics = [
-                self._look_up(w, image, version, operations) for w in _once_each(request.topics)
-            ]
+        operations = _operations(request)
+        topics = [_describe(topic, operations) async for topic in in_turns(image.topics.values())]
+        return self._with_cluster(request, context, topics)
+
+    async def _create_and_describe(
+        self, request: MetadataRequest, context: RequestContext, missing: Sequence[NewTopic]
+    ) -> MetadataResponse:
+        await self._create(missing)
+        return self._metadata_of(request, context)
+
+    def _metadata_of(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+        assert request.topics is not None
+        image, operations = self._metadata.image, _operations(request)
+        topics = [
+            self._look_up(wanted, image, context.api_version, operations)
+            for wanted in _once_each(request.topics)
+        ]
+        return self._with_cluster(request, context, topics)
+
+    def _with_cluster(
+        self,
+        request: MetadataRequest,
+        context: RequestContext,
+        topics: Sequence[MetadataResponseTopic],
+    ) -> MetadataResponse:
         address = self._advertised(context.listener)
         node_id = self._config.node_id
         return MetadataResponse(
@@ -106,28 +131,29 @@ class MetadataHandlers:
                     rack=self._config.identity.rack,
                 )
             ],
-            cluster_id=image.cluster_id,
+            cluster_id=self._metadata.image.cluster_id,
             controller_id=node_id,
             topics=topics,
         )
 
-    async def _create_missing(
-        self, request: MetadataRequest, image: MetadataImage
-    ) -> MetadataImage:
+    def _creatable(
+        self, request: MetadataRequest, wanted: Sequence[MetadataRequestTopic]
+    ) -> list[NewTopic]:
+        """Returns the missing topics that the request creates."""
         if not (request.allow_auto_topic_creation and self._config.topics.auto_creation_enabled):
-            return image
-        assert request.topics is not None
-        missing = [
+            return []
+        existing = self._metadata.image.topics
+        return [
             NewTopic(name=topic.name)
-            for topic in _once_each(request.topics)
+            for topic in _once_each(wanted)
             if topic.name
             and topic.topic_id == ZERO_TOPIC_ID
-            and topic.name not in image.topics
+            and topic.name not in existing
             and topic.name not in INTERNAL_TOPICS
             and topic_name_fault(topic.name) is None
         ]
-        if not missing:
-            return image
+
+    async def _create(self, missing: Sequence[NewTopic]) -> None:
         try:
             await self._metadata.change(
                 lambda newest: controller.create_topics(
@@ -149,7 +175,6 @@ class MetadataHandlers:
                     "error": str(error),
                 },
             )
-        return self._metadata.image
 
     def _look_up(
         self, wanted: MetadataRequestTopic, image: MetadataImage, version: int, operations: int
@@ -248,6 +273,10 @@ def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
 def _once_each(topics: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
     """Returns the topics without repetitions."""
     return list({(topic.name, topic.topic_id): topic for topic in topics}.values())
+
+
+def _operations(request: MetadataRequest) -> int:
+    return ALL_OF_A_TOPIC if request.include_topic_authorized_operations else OPERATIONS_UNKNOWN
 
 
 def _describe(topic: TopicImage, operations: int) -> MetadataResponseTopic:

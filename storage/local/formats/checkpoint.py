@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from strandline.storage import files
+from strandline.storage import entropy, files
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import ZERO_TOPIC_ID, EpochStart, TopicId, TopicPartition
 
@@ -150,7 +150,7 @@ def decode_id(text: str) -> uuid.UUID:
 
 def random_id() -> str:
     """A new id that does not begin with `-`, as command lines would take it for an option."""
-    while (text := encode_id(uuid.uuid4())).startswith("-"):
+    while (text := encode_id(entropy.new_id())).startswith("-"):
         pass
     return text
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import os
 import re
-import uuid
 from pathlib import Path
 
+from strandline.storage import entropy
 from strandline.storage.errors import DiskError
 from strandline.storage.model import TopicPartition
 
@@ -58,7 +58,7 @@ def is_removable(name: str) -> bool:
 
 def put_aside(name: str, suffix: str) -> str:
     """Returns the name of a folder that is taken out of use; it is never used twice."""
-    ending = f".{uuid.uuid4().hex}{suffix}"
+    ending = f".{entropy.new_id().hex}{suffix}"
     return name[: NAME_BYTES_MAX - len(ending)] + ending
 
 

@@ -30,13 +30,12 @@ Index entries are hints: callers compare an entry with the batch that it names.
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from strandline.storage import files
+from strandline.storage import entropy, files
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import CorruptFile, CorruptRecords, DiskError, StorageError
 from strandline.storage.files import FileRange, OpenFile
@@ -61,6 +60,7 @@ from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampOffset
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.batch.any_batch import (
     BATCH_BYTES_MIN,
+    iter_times,
     read_header,
     read_header_at,
     walk_file,
@@ -72,7 +72,6 @@ from strandline.storage.records.batch.batch import (
     Batch,
     BatchHeader,
 )
-from strandline.storage.records.batch.record_times import iter_times
 
 log = logging.getLogger(__name__)
 
@@ -419,7 +418,7 @@ class LogSegment:
         age_ms_max = config.segment_age_ms_max
         jitter_ms_max = min(config.segment_jitter_ms, age_ms_max)
         if jitter_ms_max and self._jitter < 0:
-            self._jitter = random.random()
+            self._jitter = entropy.fraction()
         self._roll_age_ms = age_ms_max - int(self._jitter * jitter_ms_max)
         self._index_interval_bytes = config.index_interval_bytes
         # As in Kafka: time entries are larger than offset entries, and sealing adds one.

@@ -27,7 +27,6 @@ import errno
 import fcntl
 import os
 import threading
-import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +34,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
-from strandline.storage import files
+from strandline.storage import entropy, files
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import (
     NO_ROOM,
@@ -64,6 +63,7 @@ from strandline.storage.remote.object_store.interface import (
     check_key,
 )
 from strandline.storage.remote.object_store.local_names import CONTINUATION, key_of, path_of
+from strandline.storage.remote.silence import Silence
 from strandline.storage.system import crc32c
 
 _TEMPORARY_FOLDER = "%tmp"
@@ -89,6 +89,7 @@ class LocalDirectoryStore:
         self._root = root
         self._clock = clock or SystemClock()
         self._closing = threading.Event()
+        self._silence = Silence(self.url, self._clock)
         # Whether the root was seen, and the folder for uploads in it.
         self._was_there = False
         self._had_folders = False
@@ -99,16 +100,20 @@ class LocalDirectoryStore:
 
     def check(self) -> None:
         """Unlike a bucket, a missing folder is created: its parent must exist."""
-        if not self._root.parent.is_dir():
-            raise BucketMissing("", "check", f"folder {self._root.parent} does not exist")
-        with _translated("", "check"), self._staged([b""]) as staged:
-            # As 3: not every file system has hard links.
-            files.link(staged, staged.with_suffix(".link"))
-            files.remove(staged.with_suffix(".link"))
+        with self._request("", "check"):
+            if not self._root.parent.is_dir():
+                raise BucketMissing("", "check", f"folder {self._root.parent} does not exist")
+            if os.path.lexists(self._root) and not self._root.is_dir():
+                # A file, or a link to nothing.
+                raise BucketMissing("", "check", f"{self._root} is no folder")
+            with self._staged([b""]) as staged:
+                # As 3: not every file system has hard links.
+                files.link(staged, staged.with_suffix(".link"))
+                files.remove(staged.with_suffix(".link"))
 
     def clock_ms(self) -> TimestampMs:
         """Returns the time of the file system, which may be another machine's."""
-        with _translated("", "clock"), self._staged([b""]) as staged:
+        with self._request("", "clock"), self._staged([b""]) as staged:
             return staged.stat().st_mtime_ns // 1_000_000
 
     # --- writing -----------------------------------------------------------------------------
@@ -116,7 +121,7 @@ class LocalDirectoryStore:
     def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
         path = self._path(check_key(key))
         blocks = body.blocks(key) if isinstance(body, FileBody) else [body]
-        with _translated(key, "put"), self._staged(blocks) as staged:
+        with self._request(key, "put"), self._staged(blocks) as staged:
             written = self._read_info(key, staged)
             for _ in range(_STAGING_ATTEMPTS_MAX):
                 if self._place(key, staged, path, condition):
@@ -151,6 +156,7 @@ class LocalDirectoryStore:
             with file:
                 for block in blocks:
                     file.write(block)  # 1
+                    self._silence.note_progress()
                 file.flush()
                 files.sync_file(staged)  # 2
                 yield staged
@@ -166,7 +172,7 @@ class LocalDirectoryStore:
 
     def _delete(self, key: str, etag: str | None) -> None:
         path = self._path(check_key(key))
-        with _translated(key, "delete"):
+        with self._request(key, "delete"):
             self._make_folders()
             if not path.is_file():
                 return
@@ -199,7 +205,7 @@ class LocalDirectoryStore:
         del prefix
         before_ms = self._clock.now_ms() - older_than_ms
         removed_count = 0
-        with _translated("", "abort_uploads"):
+        with self._request("", "abort_uploads"):
             for entry in _scan(self._root / _TEMPORARY_FOLDER):
                 path = Path(entry.path)
                 modified_ms = files.modified_ms(path)
@@ -238,7 +244,7 @@ class LocalDirectoryStore:
             _read_into(key, descriptor, target, start)
 
     def head(self, key: str) -> ObjectInfo:
-        with _translated(key, "head"):
+        with self._request(key, "head"):
             try:
                 return self._read_info(key, self._path(check_key(key)))
             except FileNotFoundError:
@@ -248,8 +254,8 @@ class LocalDirectoryStore:
     def list(
         self, prefix: str, *, start_after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
-        self._check_root(prefix, "list")
-        with _translated(prefix, "list"):
+        with self._request(prefix, "list"):
+            self._check_root(prefix, "list")
             keys = sorted(self._keys_below(prefix), key=str.encode)
         first = bisect_right(keys, start_after.encode(), key=str.encode)
         yield from islice(self._existing(keys[first:]), limit)
@@ -266,8 +272,8 @@ class LocalDirectoryStore:
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         assert prefix == "" or prefix.endswith("/"), prefix
-        self._check_root(prefix, "list")
-        with _translated(prefix, "list"):
+        with self._request(prefix, "list"):
+            self._check_root(prefix, "list")
             names = {key[len(prefix) :].partition("/")[0] for key in self._folder_keys(prefix)}
         return iter(sorted(names, key=str.encode))
 
@@ -357,8 +363,34 @@ class LocalDirectoryStore:
         )
 
     @contextmanager
+    def _request(self, key: str, operation: str) -> Iterator[None]:
+        """A request to the store; raises file system errors as tier errors."""
+        try:
+            with self._silence:
+                yield
+        except (TierError, BodyUnreadable):
+            raise
+        except (OSError, DiskError) as error:
+            cause = error.__cause__ if isinstance(error, DiskError) else error
+            match cause:
+                # A put needs no object, so for a put it is the folder that is missing.
+                case FileNotFoundError() | NotADirectoryError() | IsADirectoryError() if (
+                    operation != "put"
+                ):
+                    raise ObjectNotFound(key, operation) from error
+                # A bad sector damages one object; TierUnavailable would be retried without end.
+                case OSError(errno=errno.EIO) if operation in ("get", "head"):
+                    raise ObjectCorrupt(key, operation, str(error)) from error
+                case OSError(errno=number) if number in NO_ROOM:
+                    raise StoreFull(key, operation, str(error)) from error
+                case PermissionError():
+                    raise AccessDenied(key, operation, str(error)) from error
+                case _:
+                    raise TierUnavailable(key, operation, str(error)) from error
+
+    @contextmanager
     def _open(self, key: str, operation: str) -> Iterator[int]:
-        with _translated(key, operation):
+        with self._request(key, operation):
             path = self._path(check_key(key))
             try:
                 descriptor = _open_at_once(str(path), os.O_RDONLY)
@@ -378,6 +410,7 @@ class LocalDirectoryStore:
             files.check_regular(file.fileno())
             while block := file.read(BLOCK_BYTES):
                 crc = crc32c.crc32c(block, crc)
+                self._silence.note_progress()
             return _info(key, os.fstat(file.fileno()), crc)
 
 
@@ -445,7 +478,7 @@ def _remove_unheld(path: Path) -> bool:
 def _open_held(folder: Path) -> BinaryIO:
     """Returns a new, locked file. Raises FileNotFoundError if others remove every attempt."""
     for _ in range(_STAGING_ATTEMPTS_MAX):
-        file = open(folder / uuid.uuid4().hex, "wb")  # noqa: SIM115  # the caller's to close
+        file = open(folder / entropy.new_id().hex, "wb")  # noqa: SIM115  # the caller's to close
         fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:
             return file
@@ -500,29 +533,3 @@ def _walk_files(folder: Path) -> Iterator[Path]:
             yield from _walk_files(Path(entry.path))
         else:
             yield Path(entry.path)
-
-
-@contextmanager
-def _translated(key: str, operation: str) -> Iterator[None]:
-    """Raises file system errors as tier errors."""
-    try:
-        yield
-    except (TierError, BodyUnreadable):
-        raise
-    except (OSError, DiskError) as error:
-        cause = error.__cause__ if isinstance(error, DiskError) else error
-        match cause:
-            # A put needs no object, so for a put it is the folder that is missing.
-            case FileNotFoundError() | NotADirectoryError() | IsADirectoryError() if (
-                operation != "put"
-            ):
-                raise ObjectNotFound(key, operation) from error
-            # A bad sector damages one object; TierUnavailable would be retried without end.
-            case OSError(errno=errno.EIO) if operation in ("get", "head"):
-                raise ObjectCorrupt(key, operation, str(error)) from error
-            case OSError(errno=number) if number in NO_ROOM:
-                raise StoreFull(key, operation, str(error)) from error
-            case PermissionError():
-                raise AccessDenied(key, operation, str(error)) from error
-            case _:
-                raise TierUnavailable(key, operation, str(error)) from error

@@ -116,6 +116,8 @@ class TieringManager:
         self._clock = clock
         self._config = config
         self._alterations = alterations or Alterations()
+        # Existing topics that are not tiered: start-up deletes their archives.
+        self.untiered: set[TopicId] = set()
         self.counters: dict[str, TopicCounters] = {}
         # Of removed topics, so that a sum over all never decreases.
         self.departed = TopicCounters()
@@ -235,10 +237,6 @@ class TieringManager:
         if not self._topics.has_name(topic):
             self.departed.add(self.counters.pop(topic, TopicCounters()))
 
-    def disable_topics(self, topic_ids: Iterable[TopicId]) -> None:
-        """Sets the topics that are not tiered: start-up deletes their archives."""
-        self._removals.disabled = frozenset(topic_ids)
-
     def update_topic(self, topic_info: TopicInfo) -> TopicRegistration:
         """Registers a topic, or its changed partitions or properties, for topic.json."""
         known = self._topics.get(topic_info.topic_id)
@@ -275,7 +273,7 @@ class TieringManager:
     def _go_on_with_purge(self, info: TopicInfo) -> None:
         """Resumes a purge of an earlier run; a topic that is tiered again waits for its end."""
         tiered = tuple(self._of_topic.get(info.topic_id, {}).values())
-        self._empty(info, stays=bool(tiered) or info.topic_id in self._removals.disabled)
+        self._empty(info, stays=bool(tiered) or info.topic_id in self.untiered)
         self._removals.wait(info.topic_id, tiered)
 
     def _end_purge(self, purge: TopicPurge) -> None:
@@ -465,7 +463,7 @@ class TieringManager:
         for info in topics:
             if (known := self._topics.get(info.topic_id)) is not None:
                 known.found(info)
-            if info.is_deleted or info.topic_id in self._removals.disabled:
+            if info.is_deleted or info.topic_id in self.untiered:
                 self._go_on_with_purge(info)
         return True
 

@@ -67,8 +67,6 @@ class TopicRemovals:
         self._in_doubt: set[TopicId] = set()
         # Partitions that are tiered again while their earlier archive is still being deleted.
         self._waiting: dict[TopicId, list[WaitingPartition]] = {}
-        # Topics that are not tiered any more; their archives are deleted.
-        self.disabled: frozenset[TopicId] = frozenset()
         # Detached partitions whose last step may still run.
         self._leaving: dict[TopicId, list[PartitionTiering]] = {}
         # Generations of the archives of disabled topics, by partition number.

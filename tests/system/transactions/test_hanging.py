@@ -24,7 +24,7 @@ from tests.system.transactions.wire_producer import WireProducer
 pytestmark = pytest.mark.slow
 
 SITE_CUSTOMIZE = """
-from strandline.broker.server import late_transactions
+from strandline.broker.server.upkeep import late_transactions
 late_transactions.CHECK_S = 0.1
 late_transactions.LATE_AFTER_MS = 0
 """

@@ -21,7 +21,7 @@ from tests.system.transactions.wire_producer import WireProducer
 pytestmark = pytest.mark.slow
 
 SITE_CUSTOMIZE = """
-from strandline.broker.server import background
+from strandline.broker.server.upkeep import background
 background.PRODUCER_CHECK_S = 0.1
 """
 

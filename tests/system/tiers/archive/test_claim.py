@@ -11,7 +11,7 @@ from pathlib import Path
 import boto3.session
 import pytest
 
-from strandline.broker.server.archive_upkeep import CLAIM_WAIT_S
+from strandline.broker.server.upkeep.archive_upkeep import CLAIM_WAIT_S
 from strandline.storage.tiering.audit.orphans import OrphanReason
 from tests.conftest import S3Bucket
 from tests.support.broker import REPOSITORY, eventually

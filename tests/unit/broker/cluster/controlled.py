@@ -14,7 +14,7 @@ from strandline.broker.cluster.metadata.controller_messages import (
     TopicDefaults,
     TopicResult,
 )
-from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.records import TopicCreated
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import ZERO_TOPIC_ID
@@ -23,6 +23,16 @@ DEFAULTS = TopicDefaults()
 TIERED = TopicDefaults(tiering_enabled=True)
 A = uuid.UUID(int=0xA)
 UNKNOWN = uuid.UUID(int=0xDEAD)
+
+
+def since(before: MetadataImage, after: MetadataImage) -> tuple[MetadataDelta, MetadataImage]:
+    """What a follower of the metadata gets that had `before`."""
+    return MetadataDelta(before, after), after
+
+
+def since_nothing(image: MetadataImage) -> tuple[MetadataDelta, MetadataImage]:
+    """The first publication."""
+    return since(MetadataImage(), image)
 
 
 def with_topic(

@@ -13,17 +13,18 @@ from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import Offset
 from strandline.storage.tiering.log.unified_log import UnifiedLog
-from tests.unit.broker.cluster.controlled import with_topic
+from tests.unit.broker.cluster.controlled import since_nothing, with_topic
 from tests.unit.storage.local.builders import PARTITION, TOPIC_ID
 
 
 async def serving(dirs: LogDirs, disk: Executor, *, partitions: int) -> ReplicaManager:
     """Follows an image with a topic `t` of so many partitions, local alone."""
     replicas = await serving_nothing(dirs, disk)
-    await replicas.follow(with_topic("t", partitions=partitions))
+    await replicas.follow(*since_nothing(with_topic("t", partitions=partitions)))
     return replicas
 
 
@@ -33,10 +34,10 @@ async def serving_nothing(dirs: LogDirs, disk: Executor) -> ReplicaManager:
         dirs,
         LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
         topic_defaults=dict,
-        disk=disk,
+        folders=FolderWork(lambda _: disk),
         syncs=disk,
     )
-    await replicas.follow(MetadataImage())
+    await replicas.follow(*since_nothing(MetadataImage()))
     return replicas
 
 
@@ -45,6 +46,8 @@ def leading(local: LocalLog, *, epoch: int, log_start_offset: Offset = 0) -> Ite
     """A partition of this log, which is closed in the end."""
     with ThreadPoolExecutor(1) as pool:
         log = UnifiedLog(local, log_start_offset=log_start_offset)
-        yield Partition(PARTITION, TOPIC_ID, log, epoch, syncs=pool, traffic=TopicTraffic())
+        yield Partition(
+            PARTITION, TOPIC_ID, log, epoch, leader_id=1, syncs=pool, traffic=TopicTraffic()
+        )
     with suppress(DiskError):  # A test may have stopped it.
         local.close()

@@ -20,9 +20,13 @@ from strandline.broker.cluster.metadata.records import (
 from strandline.broker.commands.archive.commands import DAMAGED, VerifyOptions, verify
 from strandline.broker.commands.restore import MARK_FORMAT, MARK_VERSIONS, Restore, RestoreSummary
 from strandline.broker.config.loading import load_config
-from strandline.broker.coordination.runtime.group_archive import LiveRecord, encode_live
+from strandline.broker.coordination.archive.state_archive import LiveRecord, encode_live
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
-from strandline.broker.server.folder_marks import METADATA_FOLDER, RESTORE_MARK, RestoreRefused
+from strandline.broker.server.upkeep.folder_marks import (
+    METADATA_FOLDER,
+    RESTORE_MARK,
+    RestoreRefused,
+)
 from strandline.storage.crash_points import RESTORE_BEFORE_UNMARK
 from strandline.storage.errors import LogDirLocked
 from strandline.storage.local.formats.checkpoint import META_PROPERTIES, read_properties

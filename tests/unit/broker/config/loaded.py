@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.records import BrokerConfigsSet
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.loading import load_config
@@ -16,13 +16,12 @@ def load(*overrides: str) -> BrokerConfig:
 def altered(own: dict[str, str], cluster_wide: dict[str, str], *overrides: str) -> RunningConfig:
     """By what was set for broker 1, for all brokers, and for another one."""
     running = RunningConfig(load(*overrides))
-    running.follow(
-        MetadataImage().apply_entry(
-            [
-                BrokerConfigsSet(node_id=1, properties=own),
-                BrokerConfigsSet(node_id=None, properties=cluster_wide),
-                BrokerConfigsSet(node_id=2, properties={"max.connections": "2"}),
-            ]
-        )
+    image = MetadataImage().apply_entry(
+        [
+            BrokerConfigsSet(node_id=1, properties=own),
+            BrokerConfigsSet(node_id=None, properties=cluster_wide),
+            BrokerConfigsSet(node_id=2, properties={"max.connections": "2"}),
+        ]
     )
+    running.follow(MetadataDelta(MetadataImage(), image), image)
     return running

@@ -9,11 +9,12 @@ import pytest
 
 from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.records import TopicCreated
+from strandline.broker.cluster.metadata.records import BrokerConfigsSet, TopicCreated
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import check_broker_change
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LogConfig
+from tests.unit.broker.cluster.controlled import since
 from tests.unit.broker.config.loaded import altered
 
 # --- altered while it runs -----------------------------------------------------------------------
@@ -21,7 +22,8 @@ from tests.unit.broker.config.loaded import altered
 
 def test_what_is_taken_back_leaves_what_the_broker_was_started_with() -> None:
     running = altered({"max.connections": "7"}, {}, "max.connections=9")
-    running.follow(MetadataImage())
+    stored = BrokerConfigsSet(node_id=1, properties={"max.connections": "7"})
+    running.follow(*since(MetadataImage().apply(stored), MetadataImage()))
     assert running.current.network.connections_max == 9
     assert dict(running.current.given) == {"max.connections": "9"}
 

@@ -20,7 +20,7 @@ import itertools
 import uuid
 from dataclasses import dataclass, field
 
-from strandline.broker.cluster.metadata.image import MetadataImage, replay
+from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import (
     ClusterCreated,
     PartitionsAdded,
@@ -33,6 +33,7 @@ from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer.consumer_shard import ConsumerDecision
 from strandline.broker.coordination.consumer.heartbeats import check_heartbeat
 from strandline.broker.coordination.consumer.migration import partitions_by_id
+from strandline.broker.coordination.groups.group_shard import GroupShard
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupRules,
@@ -56,7 +57,6 @@ from strandline.broker.coordination.model.offset_messages import (
 )
 from strandline.broker.coordination.model.topic_regex import find_topics
 from strandline.broker.coordination.records.offset_records import decode_record
-from strandline.broker.coordination.runtime.shard import GroupShard
 from strandline.broker.protocol.formats.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -112,7 +112,7 @@ class ConsumerTrace(TraceLines):
         self._elapsed_ms = 0
         self._ids = itertools.count(1)
         self.rules = rules or ConsumerRules()
-        self.image = replay(MetadataImage(), [[ClusterCreated(cluster_id="c")]])
+        self.image = MetadataImage().apply(ClusterCreated(cluster_id="c"))
         for text in topics.split():
             name, _, count = text.partition(":")
             self.create(name, int(count))

@@ -1,4 +1,4 @@
-"""A coordinator over partitions in memory, with a clock that tests move."""
+"""A coordinator over partitions in memory, in virtual time."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ import asyncio
 import uuid
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
 
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
-from strandline.broker.cluster.metadata.image import MetadataImage, replay
-from strandline.broker.cluster.metadata.records import ClusterCreated, TopicCreated
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
+from strandline.broker.cluster.metadata.records import ClusterCreated, MetadataRecord, TopicCreated
+from strandline.broker.cluster.replicas.partition import HighWatermarkWaiter
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, GroupRules
 from strandline.broker.coordination.model.consumer_messages import ConsumerRules
 from strandline.broker.coordination.model.group_config import GroupConfig
 from strandline.broker.coordination.model.offset_messages import CommitRequest, OffsetToCommit
-from strandline.broker.coordination.runtime import group_coordinator
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    TransactionCoordinator,
+)
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.recovery_report import RecoveryReport
-from strandline.storage.model import TopicPartition
+from strandline.storage.model import Isolation, TopicPartition
 from strandline.storage.records.batch.batch import read_header, stamp
-from tests.support.manual_clock import ManualClock
+from tests.sim.loop import VirtualClock, run
+from tests.sim.pools import InlinePool
 
 TOPIC_ID = uuid.UUID(int=7)
 CONFIG = GroupConfig(
@@ -44,10 +47,12 @@ CONFIG = GroupConfig(
 
 
 class MemoryPartition:
-    """A partition that is its own log, in memory; appends fail with `failure` if it is set."""
+    """A partition that is its own log, in memory; appends fail with `failure` if it is set.
+
+    `hold` keeps its high watermark where it is, as a replica that does not fetch.
+    """
 
     must_flush = False
-    leader_epoch = 3
 
     def __init__(self, index: int) -> None:
         self.topic_partition = TopicPartition(OFFSETS_TOPIC, index)
@@ -56,6 +61,8 @@ class MemoryPartition:
         self.end_offset = 0
         self.batches: list[tuple[int, bytes]] = []
         self.failure: Exception | None = None
+        self._held: int | None = None
+        self._waiters: set[HighWatermarkWaiter] = set()
         # Where it was flushed last.
         self.recovery_point = 0
         self.local = self
@@ -66,10 +73,24 @@ class MemoryPartition:
 
     @property
     def high_watermark(self) -> int:
-        return self.end_offset
+        return self.end_offset if self._held is None else self._held
+
+    def hold(self) -> None:
+        self._held = self.high_watermark
+
+    def release(self) -> None:
+        self._held = None
+        for waiter in tuple(self._waiters):
+            waiter.on_high_watermark(1)
+
+    def wait(self, waiter: HighWatermarkWaiter) -> None:
+        self._waiters.add(waiter)
+
+    def stop_waiting(self, waiter: HighWatermarkWaiter) -> None:
+        self._waiters.discard(waiter)
 
     def may_rely_on(self, end_offset: int) -> bool:
-        return end_offset <= self.end_offset
+        return end_offset <= self.high_watermark
 
     def append(self, records: memoryview, *, origin: AppendOrigin) -> None:
         assert origin is AppendOrigin.COORDINATOR
@@ -79,8 +100,9 @@ class MemoryPartition:
         self.batches.append((self.end_offset, bytes(records)))
         self.end_offset += read_header(records).record_count
 
-    def read(self, offset: int, *, bytes_max: int) -> object:
+    def read(self, offset: int, *, bytes_max: int, isolation: Isolation) -> object:
         """One batch at a time, as a log with tiny chunks."""
+        assert isolation is Isolation.LOG_END
         if self.failure is not None:
             raise self.failure
         (batch,) = [data for start, data in self.batches if start == offset]
@@ -96,26 +118,30 @@ class World:
     """Metadata, partitions and a clock that outlive the coordinators of a test."""
 
     image: MetadataImage = field(
-        default_factory=lambda: replay(
-            MetadataImage(),
+        default_factory=lambda: MetadataImage().apply_entry(
             [
-                [
-                    ClusterCreated(cluster_id="c"),
-                    TopicCreated(topic="t", topic_id=TOPIC_ID, replicas=((1,),), properties={}),
-                ]
-            ],
+                ClusterCreated(cluster_id="c"),
+                TopicCreated(topic="t", topic_id=TOPIC_ID, replicas=((1,),), properties={}),
+            ]
         )
     )
     partitions: dict[int, MemoryPartition] = field(
         default_factory=lambda: {0: MemoryPartition(0), 1: MemoryPartition(1)}
     )
-    clock: ManualClock = field(default_factory=ManualClock)
-    executor: ResizablePool = field(default_factory=lambda: ResizablePool(1, "reads"))
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    executor: InlinePool = field(default_factory=InlinePool)
 
     async def change(self, decide: Callable[[MetadataImage], Any]) -> Any:
         decision = decide(self.image)
         self.image = self.image.apply_entry(decision.records)
         return decision
+
+    def publish(self, coordinator: GroupCoordinator, record: MetadataRecord) -> None:
+        """Changes the metadata, which that coordinator follows."""
+        delta = MetadataDelta(self.image)
+        delta.replay([record])
+        self.image = delta.image()
+        coordinator.follow(delta, self.image)
 
     def partition(self, topic: str, index: int) -> MemoryPartition | None:
         return self.partitions.get(index) if topic in self.image.topics else None
@@ -136,30 +162,38 @@ class World:
             partition.failure = failure
 
 
+def move(
+    world: World,
+    coordinator: GroupCoordinator | TransactionCoordinator,
+    topic: str,
+    *,
+    leader: int,
+    epoch: int,
+) -> None:
+    """Gives all partitions of a topic another leader, or another epoch of theirs."""
+    before, delta = world.image.topics[topic], MetadataDelta(world.image)
+    partitions = tuple(replace(one, leader=leader, leader_epoch=epoch) for one in before.partitions)
+    delta.set_topic(replace(before, partitions=partitions))
+    world.image = delta.image()
+    coordinator.follow(delta, world.image)
+
+
 WorldT = TypeVar("WorldT", bound=World)
 
 
 def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
-    play_in(World, scenario, group_coordinator)
+    play_in(World, scenario)
 
 
 def play_in(
-    make: Callable[[], WorldT],
-    scenario: Callable[[WorldT], Coroutine[Any, Any, None]],
-    polling: ModuleType,
+    make: Callable[[], WorldT], scenario: Callable[[WorldT], Coroutine[Any, Any, None]]
 ) -> None:
-    """Plays a scenario in a new world; `polling` is the module of the loop that waits."""
+    """Plays a scenario in a new world, in virtual time."""
 
-    async def bounded() -> None:
-        world = make()
-        async with asyncio.timeout(60):
-            await scenario(world)
-        world.executor.shutdown()
+    async def played() -> None:
+        await scenario(make())
 
-    with pytest.MonkeyPatch.context() as patch:
-        # The loop does not see a manual clock move, so it must not sleep long.
-        patch.setattr(polling, "POLL_S", 0.005)
-        asyncio.run(bounded())
+    run(played)
 
 
 class Running:

@@ -18,6 +18,7 @@ from strandline.broker.network.cold_scheduling import ColdSchedule
 from strandline.broker.network.connection import TURN_BYTES_MAX, Connection
 from strandline.broker.network.frames import FrameBuffer
 from strandline.broker.network.responses import Answer, Parts, RequestHandler
+from strandline.broker.network.transport import PlainTransport, Transport
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.files import FileRange, OpenFile
 
@@ -84,19 +85,20 @@ def pair() -> tuple[PairEnd, socket.socket]:
 
 
 def connection_over(
-    ours: socket.socket,
+    ours: socket.socket | Transport,
     handler: RequestHandler,
     clock: Clock,
     cold_turns: ColdSchedule | None = None,
 ) -> Connection:
     """Made within a running loop."""
+    loop = asyncio.get_running_loop()
     return Connection(
-        ours,
+        PlainTransport(ours, loop) if isinstance(ours, socket.socket) else ours,
         peer="test:1",
         listener="TEST",
         handler=handler,
-        loop=asyncio.get_running_loop(),
-        spawn=asyncio.get_running_loop().create_task,
+        loop=loop,
+        spawn=loop.create_task,
         clock=clock,
         frames=FrameBuffer(1000, BufferPool()),
         on_close=lambda _connection: None,

@@ -14,7 +14,7 @@ import pytest
 from strandline.broker.network.cold_scheduling import ColdSchedule
 from strandline.broker.network.connection import Connection
 from strandline.broker.network.responses import Answer, ColdParts, DeferredAnswer, Parts
-from strandline.broker.network.socket_writer import SLACK_BYTES
+from strandline.broker.network.transport import SLACK_BYTES
 from strandline.broker.quotas.cold_pace import (
     TURN_BYTES,
     ColdPace,

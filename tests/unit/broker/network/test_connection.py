@@ -9,7 +9,7 @@ import pytest
 
 from strandline.broker.network.connection import TURN_BYTES_MAX
 from strandline.broker.network.responses import Parts
-from strandline.broker.network.socket_writer import SLACK_BYTES
+from strandline.broker.network.transport import SLACK_BYTES
 from tests.unit.broker.network.connected import (
     CONTENT,
     REQUEST,

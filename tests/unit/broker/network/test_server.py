@@ -57,7 +57,8 @@ class Echo:
             case b"X":
                 raise KeyError("another mistake")
             case b"W":
-                return LateParts(_never())
+                Echo.waiting_count += 1
+                return DeferredAnswer()
             case b"D":
                 return _decoded()
             case _:
@@ -432,7 +433,7 @@ def test_a_client_on_this_machine_is_not_paced() -> None:
         await until(lambda: len(server._connections) == 1)
         (connection,) = server._connections
         expected = UNPACED if of_the_system.startswith(PACED_PREFIX) else of_the_system
-        assert congestion_control(connection._socket) == expected
+        assert congestion_control(connection._transport._socket) == expected
         writer.close()
 
     run(test)

@@ -12,16 +12,20 @@ from strandline.broker.quotas.quotas import (
 )
 from strandline.storage.rates import THROTTLE_MS_MAX
 from tests.support.manual_clock import ManualClock
+from tests.unit.broker.cluster.controlled import since, since_nothing
 
 TWO_PER_SECOND = ConnectionRates(all_listeners=2.0, by_listener={})
+
+
+def image_with(names: dict[str, str], **quotas: float) -> MetadataImage:
+    return MetadataImage().apply(ClientQuotasSet(entity=QuotaEntity.of(names), quotas=quotas))
 
 
 def active(names: dict[str, str], **quotas: float) -> tuple[ClientQuotas, ManualClock]:
     clock = ManualClock()
     client_quotas = ClientQuotas(clock, QuotaWindows())
     assert not client_quotas.is_active
-    image = MetadataImage().apply(ClientQuotasSet(entity=QuotaEntity.of(names), quotas=quotas))
-    client_quotas.follow(image)
+    client_quotas.follow(*since_nothing(image_with(names, **quotas)))
     assert client_quotas.is_active
     return client_quotas, clock
 
@@ -35,7 +39,7 @@ def test_clients_of_one_user_share_and_others_have_their_own() -> None:
 
 def test_a_quota_that_is_taken_away_limits_nobody() -> None:
     quotas, _ = active({"user": ""}, producer_byte_rate=100)
-    quotas.follow(MetadataImage())
+    quotas.follow(*since(image_with({"user": ""}, producer_byte_rate=100), MetadataImage()))
     assert not quotas.is_active
     assert quotas.produced("alice", "a", 10**9) == 0
 
@@ -43,10 +47,8 @@ def test_a_quota_that_is_taken_away_limits_nobody() -> None:
 def test_a_raised_quota_counts_at_once_and_history_stays() -> None:
     quotas, _ = active({"user": ""}, producer_byte_rate=100)
     assert quotas.produced("alice", "a", 2000) == 10_000
-    entity = QuotaEntity.of({"user": ""})
-    quotas.follow(
-        MetadataImage().apply(ClientQuotasSet(entity=entity, quotas={"producer_byte_rate": 150}))
-    )
+    before, after = (image_with({"user": ""}, producer_byte_rate=rate) for rate in (100, 150))
+    quotas.follow(*since(before, after))
     assert quotas.produced("alice", "a", 0) == 3333
 
 

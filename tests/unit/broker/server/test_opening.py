@@ -8,7 +8,8 @@ import pytest
 
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.config.loading import load_config
-from strandline.broker.server.app import load_metadata, open_log_dirs
+from strandline.broker.server.parts.metadata import load_metadata
+from strandline.broker.server.parts.storage import open_log_dirs
 from strandline.storage.errors import TierError
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
 from tests.support.manual_clock import ManualClock

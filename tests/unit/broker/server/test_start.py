@@ -22,7 +22,7 @@ NEVER_AT_START = (
     "pyarrow",
     "re2",
     "rich",
-    "strandline.broker.server.archive_upkeep",
+    "strandline.broker.server.upkeep.archive_upkeep",
     "strandline.broker.server.remote_tier",
     "strandline.broker.server.replica",
     "strandline.broker.commands.restore",
@@ -53,5 +53,5 @@ def verbose(tmp_path: Path) -> Iterator[BrokerProcess]:
 @pytest.mark.slow
 def test_a_broker_that_starts_loads_nothing_that_it_may_never_need(verbose: BrokerProcess) -> None:
     loaded = loaded_modules(verbose.log_text())
-    assert "strandline.broker.server.app" in loaded
+    assert "strandline.broker.server.broker" in loaded
     assert loaded.isdisjoint(NEVER_AT_START)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import gc
-import re
 import struct
 import termios
 import warnings
@@ -15,8 +14,9 @@ import pytest
 
 from strandline.broker.config.loading import load_config
 from strandline.broker.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from strandline.broker.server.app import Broker
-from strandline.storage.clock import SystemClock
+from strandline.broker.server.broker import Broker
+from strandline.broker.server.environment import process_environment
+from strandline.broker.server.local import start_local
 from tests.support.broker import eventually
 from tests.support.wire import WireClient
 
@@ -31,7 +31,7 @@ def has_arrived(client: WireClient) -> bool:
 
 @pytest.mark.slow
 def test_a_request_that_comes_in_with_the_signal_ends_without_a_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     """It is read in the turn of the loop that sets the event, so that its task is there when the
     broker ends its tasks, and has not begun.
@@ -39,23 +39,25 @@ def test_a_request_that_comes_in_with_the_signal_ends_without_a_warning(
     settings = ("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={tmp_path}")
 
     async def serve() -> None:
-        broker = Broker(load_config(None, settings), SystemClock())
+        config = load_config(None, settings)
+        environment = process_environment(config)
+        broker = Broker(environment, config, start_local)
+        ready = asyncio.Event()
         stopping = asyncio.Event()
         await broker.start()
         try:
             async with asyncio.TaskGroup() as tasks:
-                running = tasks.create_task(broker.run(stopping))
-                await send_and_stop(stopping)
+                running = tasks.create_task(broker.run(stopping, ready.set))
+                await ready.wait()
+                await send_and_stop(broker.listener.port, stopping)
                 await running
         finally:
             await broker.stop()
+            environment.workers.stop()
 
-    async def send_and_stop(stopping: asyncio.Event) -> None:
+    async def send_and_stop(port: int, stopping: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(0)
-        ready = re.search(r"at 127\.0\.0\.1:(\d+)", capsys.readouterr().out)
-        assert ready is not None
-        client = await asyncio.to_thread(WireClient, int(ready[1]))
+        client = await asyncio.to_thread(WireClient, port)
         ask = (MetadataRequest(topics=()), MetadataResponse, VERSION)
         await asyncio.to_thread(client.ask, *ask)
 

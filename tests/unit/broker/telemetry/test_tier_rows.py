@@ -11,12 +11,15 @@ from types import FrameType, SimpleNamespace
 import pytest
 
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.quotas.cold_pace import ColdPace, PaceConfig
 from strandline.broker.telemetry.collector import SAMPLES_PER_PIECE
 from strandline.broker.telemetry.exposition import LabelTexts, PageFormat, write_family
 from strandline.broker.telemetry.families import Step
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.tier_rows import tier_rows
+from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.model import TopicPartition
+from strandline.storage.remote.reader.cold_reader import ColdReader
 from strandline.storage.tiering.log.exposure import Exposure
 from strandline.storage.tiering.log.statistics import (
     HoldingTransaction,
@@ -27,10 +30,13 @@ from strandline.storage.tiering.log.statistics import (
 from strandline.storage.tiering.policy.lifecycle import SegmentState
 from strandline.storage.tiering.policy.retry import FailureInfo
 from tests.support.manual_clock import ManualClock
+from tests.support.memory_store import MemoryStore
 
 TOPICS = [f"t{number:03d}" for number in range(100)]
 PARTITIONS_PER_TOPIC = 40
 HELD = HoldingTransaction(producer_id=77, epoch=1, start_offset=12)
+# Its coordinator knows the transaction of one topic alone.
+KNOWN = SimpleNamespace(transactional_id="app-1", partitions={TopicPartition(TOPICS[1], 5)})
 EXPOSED = Exposure(record_count=9, size_bytes=7, age_s=6.0, late_s=1.5)
 FAILURE = FailureInfo(kind="TierUnavailable", reason="away", attempts=1, since_s=0)
 # Of Python's or C's functions, in one step: some hundred microseconds.
@@ -87,22 +93,29 @@ def steps() -> Callable[[], Iterator[Step]]:
         copy_quota=quota,
         fetch_quota=quota,
     )
-    sources = SimpleNamespace(
+    store, pool = MemoryStore(), ResizablePool(1, "reader")
+    archive = SimpleNamespace(
         tiering=tiering,
-        clock=clock,
-        partitions_max=10,
-        open_transaction_s=lambda _partition, _first_offset: 45.0,
+        cold_reader=ColdReader(store, pool),
+        pools={"reader": pool, "copier": pool},
         mirror_lag=lambda: 0,
         verifications=lambda: None,
         state_exposures=lambda: {OFFSETS_TOPIC: [EXPOSED, None, Exposure()]},
         failing=lambda: [SimpleNamespace(activity="purge", subject="orders", failure=FAILURE)],
-        replica_lag_s=lambda: None,
+        replica_lag_s=None,
         deleted_counts=dict,
         conditions=lambda: None,
         lacks=tuple,
-        requests=RequestTraffic(),
         store_requests=lambda: None,
-        cold_reader=None,
+    )
+    sources = SimpleNamespace(
+        archive=archive,
+        clock=clock,
+        partitions_max=10,
+        transactions=SimpleNamespace(not_ended=lambda: {HELD.producer_id: KNOWN}),
+        open_transaction_s=lambda _partition, _first_offset: 45.0,
+        requests=RequestTraffic(),
+        cold_pace=ColdPace(PaceConfig),
     )
     partitions = [
         SimpleNamespace(topic_partition=TopicPartition(topic, number), topic_id=uuid.UUID(int=1))
@@ -176,7 +189,8 @@ def test_sums_are_those_of_every_partition(steps: Callable[[], Iterator[Step]]) 
         for (name, labels), value in found.items()
         if name == "strandline_remote_copy_held_seconds"
     }
-    assert held == {(topic, "5", "77", "12"): 45.0 for topic in TOPICS[:10]}
+    names = {TOPICS[1]: "app-1"}
+    assert held == {(topic, "5", names.get(topic, ""), "77", "12"): 45.0 for topic in TOPICS[:10]}
     exposed = {
         (name.removeprefix("strandline_exposed_"), labels): value
         for (name, labels), value in found.items()

@@ -154,7 +154,6 @@ LATER = {
     "cleaner": 3,
     "decoding": 1,
     "moves": 1,
-    "default": 2,
 }
 
 
@@ -165,7 +164,7 @@ def test_a_pool_of_the_broker_gets_over_a_thread_that_it_was_refused(
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    workers = Workers.start(load_config(None, ["log.cleaner.threads=3"]))
+    workers = Workers.make(load_config(None, ["log.cleaner.threads=3"]), ResizablePool)
     ran: list[int] = []
     try:
         pool: ResizablePool = getattr(workers, name)

@@ -14,6 +14,7 @@ from strandline.broker.cluster.metadata.controller_messages import (
     TopicReference,
 )
 from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.topic_names import collision_key
 from strandline.broker.config.loading import load_config
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LONG_MAX
@@ -372,3 +373,19 @@ def test_running_out_of_producer_ids_is_an_error_and_no_wrap_around() -> None:
     image = MetadataImage(next_producer_id=LONG_MAX - 5)
     with pytest.raises(StorageError, match="given away"):
         controller.allocate_producer_ids(image, 10)
+
+
+def test_a_new_topic_costs_no_key_for_each_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = MetadataImage().apply_entry(
+        create(*(NewTopic(name=f"t.{number}") for number in range(100))).records
+    )
+    keys: list[str] = []
+
+    def counted(name: str) -> str:
+        keys.append(name)
+        return collision_key(name)
+
+    monkeypatch.setattr(controller, "collision_key", counted)
+    (result,) = create(NewTopic(name="t_7"), image=image).results
+    assert result.error_message == "Topic 't_7' collides with existing topic: t.7"
+    assert keys == ["t_7"]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.broker.cluster.metadata.image import MetadataImage, replay
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.records import (
     BrokerStarted,
     ClusterCreated,
@@ -37,7 +37,10 @@ def created(
 
 
 def image_after(*records: MetadataRecord) -> MetadataImage:
-    return replay(MetadataImage(), [[record] for record in records])
+    delta = MetadataDelta(MetadataImage())
+    for record in records:
+        delta.replay([record])
+    return delta.image()
 
 
 def test_a_created_topic_is_found_by_name_and_by_id() -> None:
@@ -155,5 +158,5 @@ def test_replaying_at_once_and_one_by_one_give_the_same_image(choices: list[int]
             record = TopicConfigsSet(topic_id=known[0], properties={"n": str(number)})
         records.append(record)
         image = image.apply(record)
-    assert replay(MetadataImage(), [[record] for record in records]) == image
+    assert image_after(*records) == image
     assert replace(image) == image

@@ -40,7 +40,7 @@ def test_what_was_appended_is_there_after_a_restart(store: ObjectStore) -> None:
     metadata = opened(store)
     for records in history():
         before = metadata.image
-        after = metadata.append(records)
+        _, after = metadata.append(records)
         assert after is metadata.image
         assert after == before.apply_entry(records)
         assert opened(store).image == after
@@ -161,7 +161,7 @@ def test_a_crash_at_any_step_loses_no_acknowledged_entry(moment: Timing) -> None
             acknowledged = attempted = metadata.load()
             for records in history():
                 attempted = acknowledged.apply_entry(records)
-                acknowledged = metadata.append(records)
+                _, acknowledged = metadata.append(records)
         except TierUnavailable:
             pass  # The process is gone; only the store remains.
         survivor = opened(store)

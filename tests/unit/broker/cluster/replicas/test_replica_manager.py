@@ -14,12 +14,18 @@ import pytest
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.records import TopicConfigsSet, TopicCreated
 from strandline.broker.cluster.metadata.tiers import LocalTier
+from strandline.broker.cluster.replicas.partition import LeaderRefusal
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage import files
+from strandline.storage.concurrency import turns
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.formats import checkpoint
+from strandline.storage.local.log_dirs import folder_work
+from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.model import TopicId
-from tests.unit.broker.cluster.controlled import with_topic
+from tests.unit.broker.cluster.controlled import since, since_nothing, with_topic
 from tests.unit.broker.cluster.served import serving, serving_nothing
 from tests.unit.storage.local.log_folders import open_dirs
 
@@ -36,8 +42,9 @@ def test_a_deleted_topic_is_served_by_no_partition_although_a_folder_cannot_be_r
             replicas = await serving(dirs, disk, partitions=3)
             assert len(replicas.partitions()) == 3
             shutil.rmtree(tmp_path / "t-0")
-            await replicas.follow(MetadataImage())
+            await replicas.follow(*since(with_topic("t", partitions=3), MetadataImage()))
             assert replicas.partitions() == ()
+            await replicas.deleted()
             assert [replicas.partition("t", index) for index in range(3)] == [None] * 3
 
     asyncio.run(delete())
@@ -47,7 +54,10 @@ def test_a_deleted_topic_is_served_by_no_partition_although_a_folder_cannot_be_r
     dirs.close()
 
 
-def test_a_change_of_one_topic_looks_at_that_topic_alone(tmp_path: Path) -> None:
+def test_a_change_of_one_topic_looks_at_that_topic_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S_MAX", 0.0)
     dirs = open_dirs(tmp_path)
     asked: list[str] = []
 
@@ -63,28 +73,28 @@ def test_a_change_of_one_topic_looks_at_that_topic_alone(tmp_path: Path) -> None
                 dirs,
                 LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
                 topic_defaults=lambda: dict(defaults),
-                disk=disk,
+                folders=FolderWork(lambda _: disk),
                 syncs=disk,
             )
-            image = with_topic("a", partitions=1)
-            await replicas.follow(image)
+            first = with_topic("a", partitions=1)
+            await replicas.follow(*since_nothing(first))
             asked.clear()
-            image = image.apply(
+            second = first.apply(
                 TopicCreated(topic="b", topic_id=B, replicas=((1,),), properties={})
             )
-            await replicas.follow(image)
+            await replicas.follow(*since(first, second))
             assert asked == ["b"]
-            image = image.apply(TopicConfigsSet(topic_id=B, properties={"retention.ms": "7"}))
-            await replicas.follow(image)
+            image = second.apply(TopicConfigsSet(topic_id=B, properties={"retention.ms": "7"}))
+            await replicas.follow(*since(second, image))
             assert asked == ["b", "b"]
             # What one topic does not say for itself, it has from the broker.
             defaults["retention.bytes"] = "9"
-            await replicas.follow(image)
+            await replicas.follow(*since(image, image))
             assert asked == ["b", "b", "a", "b"]
             assert [one.log.config.retention_bytes for one in replicas.partitions()] == [9, 9]
             # Others have turns of the loop between two topics.
             defaults["retention.bytes"] = "10"
-            following = asyncio.create_task(replicas.follow(image))
+            following = asyncio.create_task(replicas.follow(*since(image, image)))
             while not following.done():
                 asked_before = len(asked)
                 await asyncio.sleep(0)
@@ -105,7 +115,8 @@ def test_a_topic_that_is_deleted_while_its_log_comes_back_leaves_nothing(tmp_pat
             stopped.on_failure(DiskError("input/output error"))
             revived = dirs.revive()
             assert len(revived) == 2
-            await replicas.follow(MetadataImage())
+            await replicas.follow(*since(with_topic("t", partitions=2), MetadataImage()))
+            await replicas.deleted()
             replicas.replace_logs(revived)
             assert replicas.partitions() == ()
             assert all(pair.new.failure is not None for pair in revived)
@@ -122,7 +133,7 @@ def test_partitions_that_there_was_too_little_for_are_created_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
     """Half of their folders would be in the way of every later attempt."""
-    dirs = open_dirs(tmp_path)
+    dirs, image = open_dirs(tmp_path), with_topic("t", partitions=5)
     start, write_topic_id, left = threading.Thread.start, checkpoint.write_topic_id, 2
 
     def take(_: object) -> None:
@@ -147,9 +158,10 @@ def test_partitions_that_there_was_too_little_for_are_created_later(
                     patch.setattr(threading.Thread, "start", start_if_there_is_one)
                 else:
                     patch.setattr(checkpoint, "write_topic_id", write_if_there_is_memory)
-                await replicas.follow(with_topic("t", partitions=5))
+                await replicas.follow(*since_nothing(image))
             assert left < 0
-            await replicas.follow(with_topic("t", partitions=5))
+            # With whatever changes next.
+            await replicas.follow(*since(image, image))
             assert len(replicas.partitions()) == 5
             assert not replicas.has_uncreated
 
@@ -181,11 +193,112 @@ def test_an_offline_partition_is_found_by_its_id_without_a_look_at_the_others(
             patch.setattr(checkpoint, "write_topic_id", fail)
             replicas = await serving(dirs, disk, partitions=100)
             topic_id = with_topic("t", partitions=100).topics["t"].topic_id
-            assert all(replicas.is_offline_by_id(topic_id, Index(n)) for n in range(100))
-            assert not replicas.is_offline_by_id(topic_id, Index(100))
-            assert not replicas.is_offline_by_id(B, Index(0))
-            assert not replicas.is_offline_by_id(None, Index(0))
+            refusals = {replicas.leader(topic_id, Index(n)) for n in range(100)}
+            assert refusals == {LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)}
+            for unknown_id in (topic_id, B, None):
+                refusal = replicas.leader(unknown_id, Index(100))
+                assert refusal == LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_ID)
 
     asyncio.run(ask())
     assert compared <= 200
     dirs.close()
+
+
+def test_a_leader_is_looked_up_by_name_or_id_or_refused_with_the_current_one(
+    tmp_path: Path,
+) -> None:
+    """KIP-951: one that knows an older epoch is told the present one."""
+    dirs = open_dirs(tmp_path)
+
+    async def look_up() -> None:
+        with ThreadPoolExecutor(1) as disk:
+            replicas = await serving(dirs, disk, partitions=2)
+            (partition, _) = replicas.partitions()
+            partition.leader_epoch, topic_id = 4, partition.topic_id
+            for topic in ("t", topic_id):
+                for epoch in (-1, 4):
+                    assert replicas.leader(topic, 0, epoch) is partition
+                fenced = LeaderRefusal(ErrorCode.FENCED_LEADER_EPOCH, 1, 4)
+                assert replicas.leader(topic, 0, 3) == fenced
+                refused = LeaderRefusal(ErrorCode.UNKNOWN_LEADER_EPOCH)
+                assert replicas.leader(topic, 0, 5) == refused
+                missing = LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                assert replicas.leader(topic, 2) == missing
+            assert replicas.leader("u", 0) == missing
+            for unknown in (B, None):
+                assert replicas.leader(unknown, 0) == LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_ID)
+
+    asyncio.run(look_up())
+    dirs.close()
+
+
+class HangingDisk:
+    """Whoever syncs a name in `folder` waits until the disk answers."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.answers = threading.Event()
+        self.answers.set()
+        self.waits = threading.Event()
+        sync = files.sync_directory
+
+        def sync_late(path: Path) -> None:
+            if path == folder:
+                self.waits.set()
+                self.answers.wait(60)
+            sync(path)
+
+        patch.setattr(files, "sync_directory", sync_late)
+
+
+def test_a_disk_that_hangs_holds_up_what_is_for_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging, other = tmp_path / "a", tmp_path / "b"
+    dirs = open_dirs(hanging, other)
+    disk = HangingDisk(hanging, monkeypatch)
+    monkeypatch.setattr(folder_work, "HANGS_AFTER_S", 0.05)
+
+    async def main() -> None:
+        with (
+            ThreadPoolExecutor(1) as first,
+            ThreadPoolExecutor(1) as second,
+            ThreadPoolExecutor(1) as rest,
+        ):
+            replicas = ReplicaManager(
+                dirs,
+                LocalTier({}, lookups=rest, on_purged=lambda _topic_id: None),
+                topic_defaults=dict,
+                folders=FolderWork({hanging: first, other: second}.__getitem__),
+                syncs=rest,
+            )
+            with_t = with_topic("t", partitions=200)
+            await replicas.follow(*since_nothing(with_t))
+            assert len(list(hanging.glob("t-*"))) == len(list(other.glob("t-*"))) == 100
+
+            disk.answers.clear()
+            # A change of the metadata waits for neither disk.
+            await replicas.follow(*since(with_t, MetadataImage()))
+            assert replicas.partitions() == ()
+            while len(list(other.glob("t-*-delete"))) < 100:
+                await asyncio.sleep(0.002)
+            assert disk.waits.is_set()
+
+            # Also of the other, a busy machine may take long.
+            while await replicas.checkpoint_log_starts() != {hanging}:
+                await asyncio.sleep(0.002)
+            assert (other / checkpoint.LOG_STARTS).exists()
+            with_u = with_topic("u", partitions=3)
+            await replicas.follow(*since(MetadataImage(), with_u))
+            assert len(list(other.glob("u-?"))) == 3
+
+            disk.answers.set()
+            await replicas.deleted()
+            assert len(list(hanging.glob("t-*-delete"))) == 100
+            while await replicas.checkpoint_log_starts():
+                await asyncio.sleep(0.002)
+
+    try:
+        asyncio.run(asyncio.wait_for(main(), 60))
+    finally:
+        disk.answers.set()
+        dirs.close()

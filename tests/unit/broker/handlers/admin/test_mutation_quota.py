@@ -19,7 +19,7 @@ from strandline.broker.handlers.admin.mutation_quota import Admission, addition_
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.quotas.quotas import ClientQuotas, QuotaWindows
 from tests.support.manual_clock import ManualClock
-from tests.unit.broker.cluster.controlled import assigned, with_topic
+from tests.unit.broker.cluster.controlled import assigned, since_nothing, with_topic
 
 STRICT_FROM = 6
 
@@ -27,7 +27,9 @@ STRICT_FROM = 6
 def admission(version: int, **quotas: float) -> Admission:
     held = ClientQuotas(ManualClock(), QuotaWindows())
     entity = QuotaEntity.of({"user": ""})
-    held.follow(MetadataImage().apply(ClientQuotasSet(entity=entity, quotas=quotas)))
+    held.follow(
+        *since_nothing(MetadataImage().apply(ClientQuotasSet(entity=entity, quotas=quotas)))
+    )
     context = SimpleNamespace(user="alice", client_id="app", api_version=version)
     return Admission(
         cast(Services, SimpleNamespace(quotas=held)),

@@ -23,14 +23,14 @@ def begin(cache: FetchSessionCache, *partitions: WantedPartition) -> FetchSessio
 
 
 def test_an_incremental_request_continues_with_the_next_epoch() -> None:
-    cache = FetchSessionCache(10, ManualClock(), seed=1)
+    cache = FetchSessionCache(10, ManualClock())
     session = begin(cache, wanted("a", 0))
     assert cache.resume(session.session_id, 1, uses_topic_ids=False) is session
     assert cache.resume(session.session_id, 2, uses_topic_ids=False) is session
 
 
 def test_a_repeated_or_skipped_epoch_is_refused() -> None:
-    cache = FetchSessionCache(10, ManualClock(), seed=1)
+    cache = FetchSessionCache(10, ManualClock())
     session = begin(cache, wanted("a", 0))
     cache.resume(session.session_id, 1, uses_topic_ids=False)
     for epoch in (1, 3):
@@ -39,7 +39,7 @@ def test_a_repeated_or_skipped_epoch_is_refused() -> None:
 
 
 def test_an_unknown_or_ended_session_is_refused() -> None:
-    cache = FetchSessionCache(10, ManualClock(), seed=1)
+    cache = FetchSessionCache(10, ManualClock())
     session = begin(cache, wanted("a", 0))
     cache.end(session.session_id)
     refused = cache.resume(session.session_id, 1, uses_topic_ids=False)
@@ -47,14 +47,14 @@ def test_an_unknown_or_ended_session_is_refused() -> None:
 
 
 def test_a_session_of_names_refuses_topic_ids() -> None:
-    cache = FetchSessionCache(10, ManualClock(), seed=1)
+    cache = FetchSessionCache(10, ManualClock())
     session = begin(cache, wanted("a", 0))
     refused = cache.resume(session.session_id, 1, uses_topic_ids=True)
     assert refused == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
 def test_an_update_moves_offsets_adds_and_forgets() -> None:
-    session = begin(FetchSessionCache(10, ManualClock(), seed=1), wanted("a", 0), wanted("a", 1))
+    session = begin(FetchSessionCache(10, ManualClock()), wanted("a", 0), wanted("a", 1))
     session.update([wanted("a", 0, offset=7), wanted("b", 0)], [("a", 1)], lambda _: None)
     assert [(p.topic, p.partition, p.fetch_offset) for p in session.partitions.values()] == [
         ("a", 0, 7),
@@ -63,16 +63,14 @@ def test_an_update_moves_offsets_adds_and_forgets() -> None:
 
 
 def test_partitions_that_had_records_are_served_last_next_time() -> None:
-    session = begin(
-        FetchSessionCache(10, ManualClock(), seed=1), *(wanted("a", n) for n in range(3))
-    )
+    session = begin(FetchSessionCache(10, ManualClock()), *(wanted("a", n) for n in range(3)))
     session.rotate([("a", 0)])
     assert [p.partition for p in session.partitions.values()] == [1, 2, 0]
 
 
 def test_a_full_cache_evicts_only_a_session_that_is_long_idle() -> None:
     clock = ManualClock()
-    cache = FetchSessionCache(1, clock, seed=1)
+    cache = FetchSessionCache(1, clock)
     first = begin(cache, wanted("a", 0))
     assert cache.begin([wanted("b", 0)], uses_topic_ids=False) is None
     clock.advance_ms(int(EVICTION_IDLE_S * 1000) + 1)
@@ -90,7 +88,7 @@ def many(topic: str, count: int) -> list[WantedPartition]:
 
 def test_sessions_together_have_a_bound_in_bytes() -> None:
     one = sum(partition.memory_bytes for partition in many("a", 100))
-    cache = FetchSessionCache(10, ManualClock(), memory_bytes_max=2 * one, seed=1)
+    cache = FetchSessionCache(10, ManualClock(), memory_bytes_max=2 * one)
     first, second = begin(cache, *many("a", 100)), begin(cache, *many("a", 100))
     assert cache.begin(many("a", 1), uses_topic_ids=False) is None
     assert (cache.memory_bytes, cache.partition_count, cache.session_count) == (2 * one, 200, 2)
@@ -107,7 +105,7 @@ def test_a_session_of_long_names_costs_more() -> None:
 def test_idle_sessions_make_room_and_busy_ones_do_not() -> None:
     clock = ManualClock()
     one = sum(partition.memory_bytes for partition in many("a", 10))
-    cache = FetchSessionCache(10, clock, memory_bytes_max=2 * one, seed=1)
+    cache = FetchSessionCache(10, clock, memory_bytes_max=2 * one)
     idle = begin(cache, *many("a", 10))
     clock.advance_ms(int(EVICTION_IDLE_S * 1000))
     begin(cache, *many("a", 10))
@@ -119,7 +117,7 @@ def test_idle_sessions_make_room_and_busy_ones_do_not() -> None:
 
 def test_a_session_that_grows_beyond_all_room_is_answered_once_more_and_ends() -> None:
     one = sum(partition.memory_bytes for partition in many("a", 10))
-    cache = FetchSessionCache(10, ManualClock(), memory_bytes_max=one, seed=1)
+    cache = FetchSessionCache(10, ManualClock(), memory_bytes_max=one)
     session = begin(cache, *many("a", 10))
     assert cache.resume(session.session_id, 1, uses_topic_ids=False) is session
     cache.update(session, many("b", 10), ())
@@ -128,7 +126,7 @@ def test_a_session_that_grows_beyond_all_room_is_answered_once_more_and_ends() -
 
 
 def test_what_is_forgotten_makes_room() -> None:
-    cache = FetchSessionCache(10, ManualClock(), seed=1)
+    cache = FetchSessionCache(10, ManualClock())
     session = begin(cache, *many("a", 10))
     cache.update(session, (), [("a", number) for number in range(9)])
     assert cache.partition_count == 1

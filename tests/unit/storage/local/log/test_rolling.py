@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import struct
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from strandline.storage import entropy
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.segment import LogSegment
@@ -97,7 +97,7 @@ def test_jitter_is_drawn_once_for_a_segment_whatever_is_altered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draws = iter([0.5, 0.9])
-    monkeypatch.setattr(random, "random", lambda: next(draws))
+    monkeypatch.setattr(entropy, "fraction", lambda: next(draws))
     config = LogConfig(segment_ms=1000, segment_jitter_ms=400, message_timestamp_after_max_ms=99999)
     log = open_log(tmp_path, config=config)
     append(log, batch())

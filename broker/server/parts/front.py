@@ -1,0 +1,159 @@
+"""What clients of a broker meet: listeners, handlers of their requests, and the metrics page."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+
+from strandline.broker.config.listeners import CannotListen, Listener, listen_at
+from strandline.broker.config.running_config import RunningConfig
+from strandline.broker.handlers.auth.failed_logins import FailedLogins
+from strandline.broker.handlers.fetch.fetch import FetchHandler
+from strandline.broker.handlers.fetch.sessions import FetchSessionCache
+from strandline.broker.handlers.services.services import Services
+from strandline.broker.handlers.wiring import make_dispatcher
+from strandline.broker.network.cold_scheduling import ColdSchedule
+from strandline.broker.network.connection import Spawn
+from strandline.broker.network.server import Server
+from strandline.broker.server.environment import Environment
+from strandline.broker.server.parts.coordinators import CoordinatorParts
+from strandline.broker.server.parts.logs import LogParts
+from strandline.broker.server.parts.metadata import MetadataParts
+from strandline.broker.server.parts.part import Part
+from strandline.broker.server.parts.storage import StorageParts
+from strandline.broker.server.sasl import ConnectionHandlers
+from strandline.broker.telemetry.collector import metrics_page
+from strandline.broker.telemetry.http_server import MetricsServer
+from strandline.broker.telemetry.requests import RequestTraffic
+from strandline.broker.telemetry.sources import ArchiveSources, Sources
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontParts(Part):
+    """The listeners; those of clients and that of the metrics."""
+
+    running: RunningConfig
+    server: Server
+    metrics: MetricsServer
+
+    @classmethod
+    def make(
+        cls,
+        environment: Environment,
+        storage: StorageParts,
+        metadata: MetadataParts,
+        coordinators: CoordinatorParts,
+        logs: LogParts,
+        *,
+        spawn: Spawn,
+        archive: ArchiveSources | None = None,
+    ) -> FrontParts:
+        """`spawn` starts the tasks of connections. Without an `archive` its metrics are none."""
+        clock, running = environment.clock, metadata.running
+        traffic, failed_logins = RequestTraffic(), FailedLogins(clock)
+        services = Services(
+            running=running,
+            metadata=metadata.metadata,
+            replicas=logs.replicas,
+            quotas=metadata.quotas,
+            traffic=traffic,
+            clock=clock,
+            cold_pace=metadata.cold_pace,
+            records=environment.workers.records,
+        )
+        sessions = FetchSessionCache(
+            running.static.fetch.sessions_max, clock, name_of=metadata.metadata.topic_name
+        )
+        fetch = FetchHandler(services, sessions)
+        dispatcher = make_dispatcher(
+            services,
+            fetch,
+            groups=coordinators.groups,
+            transactions=coordinators.transactions,
+            markers=coordinators.markers,
+            log_dirs=storage.log_dirs,
+            moves=logs.moves,
+            advertised=running.advertised,
+            decoding=environment.workers.decoding,
+        )
+        server = Server(
+            ConnectionHandlers(running.static, dispatcher, metadata.metadata, clock, failed_logins),
+            limits=lambda: running.current.network,
+            admit=metadata.quotas.connected,
+            pace=lambda listener: metadata.quotas.accepted(
+                listener, running.current.connection_rates
+            ),
+            clock=clock,
+            spawn=spawn,
+            network=environment.network,
+            cold_turns=ColdSchedule(metadata.cold_pace, clock.monotonic_s),
+        )
+        sources = Sources(
+            clock=clock,
+            requests=traffic,
+            server=server,
+            failed_logins=failed_logins.by_address,
+            metadata=metadata.metadata,
+            replicas=logs.replicas,
+            groups=coordinators.groups,
+            transactions=coordinators.transactions,
+            late_transactions=lambda: coordinators.late.partition_count,
+            open_transaction_s=coordinators.late.open_s,
+            sessions=sessions,
+            parked_fetches=lambda: fetch.parked_count,
+            log_dirs=storage.log_dirs,
+            partitions_max=running.static.metrics.partitions_max,
+            cold_pace=metadata.cold_pace,
+            cleaner=logs.cleaner.figures,
+            archive=archive,
+        )
+        return cls(
+            running=running,
+            server=server,
+            metrics=MetricsServer(
+                partial(metrics_page, sources), partial(_why_not_ready, server, storage.log_dirs)
+            ),
+            loops={
+                "connection sweep": server.sweep_forever,
+                "request windows": traffic.turn_forever,
+                "requests": dispatcher.run,
+            },
+        )
+
+    async def listen(self) -> None:
+        """Serves clients, and /metrics at strandline.metrics.listener. Raises CannotListen."""
+        config = self.running.static
+        if config.metrics.listener is not None:
+            await self._listen_for_monitoring(config.metrics.listener)
+        # Without a wait behind it: a client that connects needs the group of tasks.
+        self.running.bind(listen_at(config.listeners, self.server.listen))
+
+    async def _listen_for_monitoring(self, listener: Listener) -> None:
+        try:
+            port = await self.metrics.listen(listener.host, listener.port)
+        except OSError as error:
+            raise CannotListen(f"cannot listen at {listener}: {error.strerror}") from error
+        log.info(
+            "metrics are served",
+            extra={"fields": {"host": listener.host or "0.0.0.0", "port": port}},
+        )
+
+    def stop_serving(self) -> None:
+        """Stops accepting, and drops the connections; the page says that the broker stops."""
+        self.server.close()
+
+    async def end(self) -> None:
+        self.metrics.close()
+
+
+def _why_not_ready(server: Server, log_dirs: LogDirs) -> str:
+    """Returns why clients cannot be served; empty if they can."""
+    if not server.is_listening:
+        return "stopping"
+    if all(directory.failure is not None for directory in log_dirs.directories):
+        return "every log folder is offline"
+    return ""

@@ -1,0 +1,146 @@
+"""The metadata of a broker, and what needs nothing else: configuration in force, and quotas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
+from strandline.broker.cluster.metadata.log_reader import is_empty
+from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.metadata.metadata_log import MetadataLog
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.running_config import RunningConfig
+from strandline.broker.quotas.cold_pace import ColdPace
+from strandline.broker.quotas.quotas import ClientQuotas
+from strandline.broker.server.environment import Environment
+from strandline.broker.server.parts.part import Part, in_worker
+from strandline.broker.server.parts.storage import StorageParts
+from strandline.broker.server.upkeep.background import FinishedPurges
+from strandline.broker.server.upkeep.folder_marks import (
+    METADATA_FOLDER,
+    check_metadata_not_lost,
+)
+from strandline.storage.clock import Clock
+from strandline.storage.concurrency.alterations import Alterations
+from strandline.storage.errors import StrandlineError, TierError
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+
+
+class ArchiveUnknown(StrandlineError):
+    """The first start on empty folders cannot ask the bucket."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataParts(Part):
+    """The image with its log, the configuration in force, and the limits of clients."""
+
+    running: RunningConfig
+    alterations: Alterations
+    quotas: ClientQuotas
+    cold_pace: ColdPace
+    metadata_log: MetadataLog
+    metadata: Metadata
+
+    @classmethod
+    async def make(
+        cls,
+        environment: Environment,
+        config: BrokerConfig,
+        metadata_log: MetadataLog,
+        metadata: Metadata,
+        *,
+        purges: FinishedPurges | None = None,
+    ) -> MetadataParts:
+        """`metadata` is loaded, and published first to what is made here.
+
+        `purges` are noted in the metadata, if they are this broker's to change.
+        """
+        running = RunningConfig(config)
+        quotas = ClientQuotas(environment.clock, config.quota_windows)
+        await metadata.publish_to(running.follow, quotas.follow)
+        return cls(
+            running=running,
+            alterations=Alterations(),
+            quotas=quotas,
+            cold_pace=ColdPace(lambda: running.current.pace),
+            metadata_log=metadata_log,
+            metadata=metadata,
+            loops={} if purges is None else {"purges": partial(purges.note_forever, metadata)},
+        )
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.metadata.image
+
+    def note_alterations(self, delta: MetadataDelta, _image: MetadataImage) -> None:
+        """Follows the metadata last, when altered configurations are in force everywhere."""
+        if delta.topics or delta.broker_properties:
+            self.alterations.note()
+
+
+async def load_own_metadata(
+    environment: Environment,
+    config: BrokerConfig,
+    storage: StorageParts,
+    *,
+    mirror: ObjectStore | None,
+    purges: FinishedPurges,
+) -> MetadataParts:
+    """Loads the metadata of a broker that is its own controller, and records this start there.
+
+    Raises ArchiveUnknown, WrongFolder, StorageError.
+    """
+    log_dirs, worker = storage.log_dirs, environment.workers.metadata
+    metadata_log = make_metadata_log(storage, environment.clock, mirror=mirror)
+    await in_worker(worker, partial(load_metadata, metadata_log, config, log_dirs, mirror))
+    started = controller.start_broker(config.node_id)
+    await in_worker(worker, partial(metadata_log.append, started.records))
+    metadata = Metadata(metadata_log.image, metadata_log, executor=worker)
+    return await MetadataParts.make(environment, config, metadata_log, metadata, purges=purges)
+
+
+def make_metadata_log(
+    storage: StorageParts, clock: Clock, *, mirror: ObjectStore | None = None
+) -> MetadataLog:
+    """Makes the metadata log in the first log folder, without I/O.
+
+    It refuses appends if that folder was replaced.
+    """
+    return MetadataLog(
+        LocalDirectoryStore(storage.first_folder / METADATA_FOLDER, clock=clock),
+        mirror,
+        cluster_id=storage.log_dirs.cluster_id,
+        check_store=storage.check_first_folder,
+    )
+
+
+def load_metadata(
+    metadata_log: MetadataLog,
+    config: BrokerConfig,
+    log_dirs: LogDirs,
+    mirror: ObjectStore | None,
+) -> None:
+    """Reads the log, or its mirror in the bucket; blocks.
+
+    Raises ArchiveUnknown, WrongFolder, StorageError.
+    """
+    try:
+        if metadata_log.is_known_empty:
+            check_metadata_not_lost(
+                [d.path for d in log_dirs.directories if not d.failure],
+                is_archived=mirror is not None and not is_empty(mirror),
+            )
+        metadata_log.load()
+    except TierError as error:
+        if mirror is None or not metadata_log.is_known_empty:
+            # The first log folder failed, not the mirror.
+            raise
+        raise ArchiveUnknown(
+            f"{config.logs.dirs[0]} is empty, and whether {config.archive.url} holds"
+            " an archive already cannot be found out. A first start needs the remote tier;"
+            f" later ones do not: {error}"
+        ) from error

@@ -1,0 +1,40 @@
+"""What a role is made of: parts that follow the metadata, with loops and an end.
+
+    role = a function that makes its parts in the order of a start, and lists them
+
+    local.py       folders, metadata, coordinators, logs,                 front
+    tiered.py      the same, and the archive of this broker's topics
+    read_only.py   the same, and the archive of another broker, followed
+
+Each part is made of those before it, and lets its members follow the metadata. `broker.py` runs
+the loops of all, and ends and closes the parts in reverse.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
+Loops: TypeAlias = Mapping[str, Callable[[], Awaitable[None]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a broker."""
+
+    # What runs beside the connections, by name.
+    loops: Loops = field(default_factory=dict)
+
+    async def end(self) -> None:
+        """Does its last work, while all other parts are there; its loops have ended."""
+
+    async def close(self) -> None:
+        """Writes what remains, and lets go of what it holds; the parts after it are closed."""
+
+
+async def in_worker(worker: Executor, call: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(worker, call)

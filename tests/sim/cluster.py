@@ -1,0 +1,170 @@
+"""Brokers in virtual time, in a world drawn from a seed: network, disks, store, pools and chance.
+
+    World(seed)  ─ loop, clock, network, store, disk, trace
+       └─ VirtualBroker(folder, settings)    the broker of `strandline serve`, in an Environment of
+                                             the world: start, stop, kill, lose power
+
+All that differs between two runs is drawn from one `Random`, in the order in which the loop asks
+for it, so a seed is a run. `trace` has what the world saw: bytes, requests to the store, jobs of
+pools, and what scenarios note. `play` runs a scenario.
+
+A killed broker does nothing any more: its jobs have no effect, its connections are reset, its
+folders are free. With the power goes what was not synced (`disk.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from strandline.broker.config.loading import load_config
+from strandline.broker.server.environment import Environment
+from strandline.broker.server.workers import Workers
+from strandline.storage import entropy
+from tests.sim.children import start_inline
+from tests.sim.client import VirtualClient
+from tests.sim.disk import Disk
+from tests.sim.loop import VirtualClock, VirtualLoop, run
+from tests.sim.network import VirtualNetwork
+from tests.sim.pools import JobTime, TimedPool
+from tests.sim.store import VirtualStore
+from tests.support.cluster import Serving
+
+# How long a job takes, by its pool: of the disk, of the store, of the processor.
+DISK_S = (0.0001, 0.003)
+SYNC_S = (0.001, 0.02)
+STORE_S = (0.005, 0.1)
+WORK_S = (0.0001, 0.002)
+JOB_S: Mapping[str, tuple[float, float]] = {
+    "disk": DISK_S,
+    "metadata": SYNC_S,
+    "moves": SYNC_S,
+    "syncs": SYNC_S,
+    **dict.fromkeys(["manifests", "changes", "probes", "copier", "reader", "expiration"], STORE_S),
+}
+SLOW_S = (0.5, 8.0)
+
+
+class World:
+    """What a simulation consists of, but for its brokers and clients."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self.random = Random(seed)
+        self.loop = loop
+        self.clock = VirtualClock(loop)
+        self.folder = folder
+        self.trace: list[tuple[object, ...]] = []
+        self.network = VirtualNetwork(loop, self.random, self.note)
+        self.store = VirtualStore(loop, self.random, self.note)
+        self.disk = Disk(self.random)
+        # Pools whose jobs take seconds now.
+        self.slow: set[str] = set()
+
+    def note(self, *what: object) -> None:
+        self.trace.append((round(self.loop.time(), 6), *what))
+
+    def digest(self) -> str:
+        """Two runs of a seed have the same."""
+        return hashlib.sha256(repr(self.trace).encode()).hexdigest()
+
+    def draw_job(self, pool: str) -> JobTime:
+        seconds = self.random.uniform(*(SLOW_S if pool in self.slow else JOB_S.get(pool, WORK_S)))
+        job = JobTime(seconds=seconds, is_late=self.random.random() < 0.5)
+        self.note("job", pool, round(seconds, 6), job.is_late)
+        return job
+
+    def broker(self, number: int = 1, **settings: str) -> VirtualBroker:
+        """A broker that has not started; `settings` are properties, with `_` for a dot."""
+        return VirtualBroker(self, number, settings)
+
+    def client(self, broker: VirtualBroker, *, name: str = "client") -> VirtualClient:
+        return VirtualClient(self.network, lambda: broker.port, name=name)
+
+
+class VirtualBroker:
+    """One broker, through its starts and its deaths."""
+
+    def __init__(self, world: World, number: int, settings: Mapping[str, str]) -> None:
+        self.world = world
+        self.folder = world.folder / f"broker-{number}"
+        self.port = 9000 + number
+        self._settings = {
+            "node.id": str(number),
+            "log.dirs": str(self.folder),
+            "listeners": f"PLAINTEXT://10.0.0.{number}:{self.port}",
+            # A child process, which knows no virtual time.
+            "log.cleaner.enable": "false",
+            **{name.replace("_", "."): value for name, value in settings.items()},
+        }
+        self._serving: Serving | None = None
+        self._pools: list[TimedPool] = []
+
+    async def start(self) -> None:
+        """Returns when clients are served. Raises StrandlineError."""
+        world = self.world
+        config = load_config(None, [f"{name}={text}" for name, text in self._settings.items()])
+        environment = Environment(
+            clock=world.clock,
+            workers=Workers.make(config, self._make_pool),
+            open_store=lambda _config, _clock: world.store,
+            network=world.network,
+            start_child=start_inline,
+        )
+        world.note("start", self.port)
+        self._serving = Serving(config, environment)
+        await self._serving.start()
+        world.note("ready", self.port)
+
+    def _make_pool(self, size: int, name: str) -> TimedPool:
+        pool = TimedPool(size, name, self.world.draw_job)
+        self._pools.append(pool)
+        return pool
+
+    async def stop(self) -> None:
+        """Stops cleanly."""
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            self.world.note("stop", self.port)
+            await serving.stop()
+        self._pools.clear()
+
+    async def kill(self) -> None:
+        """The process dies: nothing of it has an effect any more."""
+        self.world.note("kill", self.port)
+        for pool in self._pools:
+            pool.die()
+        self._pools.clear()
+        self.world.network.kill(self.port)
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            await serving.die()
+
+    async def lose_power(self) -> None:
+        """Dies, and what was not synced is lost."""
+        await self.kill()
+        lost_bytes = self.world.disk.lose_power(self.folder)
+        self.world.note("power lost", self.port, lost_bytes)
+
+
+def play(seed: int, folder: Path, scenario: Callable[[World], Coroutine[Any, Any, None]]) -> World:
+    """Runs a scenario in the world of a seed; returns the world, with its trace."""
+    worlds: list[World] = []
+
+    async def played() -> None:
+        world = World(seed, folder)
+        worlds.append(world)
+        with entropy.seeded(world.random), world.disk.watched():
+            await scenario(world)
+
+    try:
+        run(played)
+    except BaseException as error:
+        error.add_note(f"seed {seed}")
+        raise
+    return worlds[0]

@@ -1,0 +1,122 @@
+"""Changes of the metadata, and those who follow them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
+from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import DiskError
+from strandline.storage.remote.object_store.interface import ObjectStore
+from tests.support.memory_store import MemoryStore
+from tests.unit.broker.cluster.metadata_rig import opened
+
+
+class Names:
+    """A follower that knows the topics by what it was told of them."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.told: list[set[str]] = []
+        self.failure: Exception | None = None
+
+    async def follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.told.append({topic.name for topic in delta.topics.changed()})
+        self.names -= {topic.name for topic in delta.topics.gone()}
+        self.names |= self.told[-1]
+        assert self.names == set(image.topics)
+
+
+def create(name: str) -> Callable[[MetadataImage], controller.Decision[controller.TopicResult]]:
+    return partial(
+        controller.create_topics,
+        topics=[NewTopic(name=name, partition_count=1, replication_factor=1)],
+        node_ids=(1,),
+        defaults=TopicDefaults(),
+    )
+
+
+def play(
+    scenario: Callable[[Callable[[], Metadata]], Coroutine[None, None, None]],
+    store: ObjectStore | None = None,
+) -> None:
+    async def bounded() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            shared = store or MemoryStore()
+
+            def begin() -> Metadata:
+                log = opened(shared)
+                return Metadata(log.image, log, executor=executor)
+
+            async with asyncio.timeout(60):
+                await scenario(begin)
+
+    asyncio.run(bounded())
+
+
+def test_a_follower_gets_all_that_there_is_and_then_what_changes() -> None:
+    async def scenario(begin: Callable[[], Metadata]) -> None:
+        metadata, first, second = begin(), Names(), Names()
+        await metadata.change(create("a"))
+        await metadata.publish_to(first.follow)
+        await metadata.change(create("b"))
+        await metadata.publish_to(second.follow)
+        await metadata.change(create("c"))
+        assert first.told == [{"a"}, {"b"}, {"c"}]
+        assert second.told == [{"a", "b"}, {"c"}]
+
+    play(scenario)
+
+
+def test_a_follower_that_failed_gets_the_same_changes_with_the_next_ones() -> None:
+    async def scenario(begin: Callable[[], Metadata]) -> None:
+        metadata, before, failing = begin(), Names(), Names()
+        await metadata.publish_to(before.follow, failing.follow)
+        failing.failure = DiskError("full")
+        with pytest.raises(DiskError):
+            await metadata.change(create("a"))
+        failing.failure = None
+        await metadata.change(create("b"))
+        assert failing.told == [set(), {"a", "b"}]
+        assert before.told == [set(), {"a"}, {"a", "b"}]
+        await metadata.change(create("c"))
+        assert failing.told[-1] == {"c"}
+
+    play(scenario)
+
+
+def test_what_another_broker_changed_first_is_followed_although_nothing_is_left_to_do() -> None:
+    async def scenario(begin: Callable[[], Metadata]) -> None:
+        late, quick, names = begin(), begin(), Names()
+        await late.publish_to(names.follow)
+        await quick.change(create("a"))
+        decision = await late.change(create("a"))
+        assert [r.error_code for r in decision.results] == [ErrorCode.TOPIC_ALREADY_EXISTS]
+        assert names.names == {"a"}
+
+    play(scenario)
+
+
+def test_what_an_append_of_unknown_outcome_changed_is_followed_with_the_next_change() -> None:
+    store = MemoryStore()
+
+    async def scenario(begin: Callable[[], Metadata]) -> None:
+        metadata, names = begin(), Names()
+        await metadata.publish_to(names.follow)
+        other = begin()
+        await other.change(create("a"))
+        metadata._unsure = True
+        await metadata.change(create("b"))
+        assert names.told == [set(), {"a"}, {"b"}]
+
+    play(scenario, store)

@@ -1,0 +1,277 @@
+"""What is tried again beside the connections, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.loading import load_config
+from strandline.broker.config.running_config import RunningConfig
+from strandline.broker.server.upkeep import background
+from strandline.broker.server.upkeep.background import (
+    RESTARTS,
+    UNCREATED_RETRY_S,
+    FinishedPurges,
+    LogUpkeep,
+    keep_running,
+)
+from strandline.broker.server.workers import Workers
+from strandline.retention.jump_guard import JumpGuard
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.errors import StrandlineError
+from strandline.storage.local.formats.producer_state import ProducerEntry, ProducerState
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from tests.support.manual_clock import ManualClock
+from tests.unit.storage.local.builders import fill, open_log
+
+
+class CountingMetadata:
+    """Takes changes, and cures nothing."""
+
+    def __init__(self) -> None:
+        self.change_count = 0
+
+    async def change(self, _decide: object) -> None:
+        self.change_count += 1
+
+    async def bump_leader_epochs(self, _node_id: int) -> None:
+        self.change_count += 1
+
+
+def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background, "REVIVE_CHECK_S", 0.0)
+    clock, metadata = ManualClock(), CountingMetadata()
+    upkeep = LogUpkeep(
+        cast(ReplicaManager, SimpleNamespace(has_uncreated=True, replace_logs=len)),
+        cast(LogDirs, SimpleNamespace(has_failed=False, is_short_of_room=False)),
+        metadata=cast(Metadata, metadata),
+        running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
+        workers=cast(Workers, None),
+        clock=clock,
+        believed_ms=clock.now_ms,
+    )
+
+    async def some_turns() -> None:
+        task = asyncio.ensure_future(upkeep.revive_folders_forever())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert metadata.change_count == 1
+        clock.advance_ms(int(UNCREATED_RETRY_S * 1000))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert metadata.change_count == 2
+        task.cancel()
+
+    asyncio.run(some_turns())
+
+
+@pytest.mark.parametrize("flush_messages", [1, 1000])
+def test_a_roll_waits_for_no_record_behind_it_unless_flush_messages_is_due(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flush_messages: int
+) -> None:
+    monkeypatch.setattr(background, "FLUSH_CHECK_S", 0.0)
+    log = open_log(tmp_path, config=LogConfig(flush_messages=flush_messages))
+    fill(log, 2)
+    log.roll()
+    fill(log, 1)
+    wanted: list[int | None] = []
+
+    async def flush(up_to: int | None) -> None:
+        wanted.append(up_to)
+        log.flush(up_to)
+
+    partition = SimpleNamespace(log=SimpleNamespace(local=log), flush=flush)
+    clock = ManualClock()
+    upkeep = LogUpkeep(
+        cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
+        cast(LogDirs, None),
+        metadata=cast(Metadata, None),
+        running=cast(RunningConfig, None),
+        workers=cast(Workers, SimpleNamespace(disk=None)),
+        clock=clock,
+        believed_ms=clock.now_ms,
+    )
+
+    async def some_turns() -> None:
+        task = asyncio.ensure_future(upkeep.flush_forever())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(some_turns())
+    assert wanted == [None if flush_messages == 1 else 20]
+    assert log.recovery_point == (30 if flush_messages == 1 else 20)
+
+
+def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The folder does not count as failed any more: nobody would open its logs a second time."""
+    monkeypatch.setattr(background, "REVIVE_CHECK_S", 0.0)
+    pair = SimpleNamespace(lost_records=True)
+    folders = SimpleNamespace(has_failed=True, is_short_of_room=False)
+    changes: list[int] = []
+    served: list[object] = []
+
+    def revive() -> list[object]:
+        folders.has_failed = False
+        return [pair]
+
+    async def bump_leader_epochs(node_id: int) -> None:
+        changes.append(node_id)
+        if len(changes) == 1:
+            raise StrandlineError("no room for the entry")
+
+    folders.revive = revive
+
+    async def some_turns() -> None:
+        with ThreadPoolExecutor(1) as disk:
+            upkeep = LogUpkeep(
+                cast(
+                    ReplicaManager, SimpleNamespace(has_uncreated=False, replace_logs=served.extend)
+                ),
+                cast(LogDirs, folders),
+                metadata=cast(Metadata, SimpleNamespace(bump_leader_epochs=bump_leader_epochs)),
+                running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
+                workers=cast(Workers, SimpleNamespace(disk=disk)),
+                clock=ManualClock(),
+                believed_ms=ManualClock().now_ms,
+            )
+            with pytest.raises(StrandlineError):
+                await upkeep.revive_folders_forever()
+            assert served == []
+            task = asyncio.ensure_future(upkeep.revive_folders_forever())
+            for _ in range(20):
+                await asyncio.sleep(0)
+            task.cancel()
+
+    asyncio.run(some_turns())
+    assert (served, len(changes)) == ([pair], 2)
+
+
+class JumpingClock(ManualClock):
+    """Its monotonic half goes on as ever; the wall goes where it is told."""
+
+    def jump_ms(self, delta_ms: int) -> None:
+        self._now_ms += delta_ms
+
+
+def producer_upkeep(
+    clock: JumpingClock, running: SimpleNamespace
+) -> tuple[ProducerState, LogUpkeep]:
+    """Of a log with one producer, which was there a moment ago."""
+    producers = ProducerState()
+    entry = ProducerEntry(producer_id=7, epoch=0)
+    entry.last_timestamp_ms = clock.now_ms()
+    producers.entries[7] = entry
+    partition = SimpleNamespace(log=SimpleNamespace(local=SimpleNamespace(producers=producers)))
+    upkeep = LogUpkeep(
+        cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
+        cast(LogDirs, None),
+        metadata=cast(Metadata, None),
+        running=cast(RunningConfig, running),
+        workers=cast(Workers, None),
+        clock=clock,
+        believed_ms=JumpGuard(clock).now_ms,
+    )
+    return producers, upkeep
+
+
+def test_idle_producers_go_by_the_limit_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "PRODUCER_CHECK_S", 0.0)
+    clock, running = JumpingClock(), SimpleNamespace(current=BrokerConfig())
+    producers, upkeep = producer_upkeep(clock, running)
+
+    async def some_turns() -> None:
+        task = asyncio.ensure_future(upkeep.expire_producers_forever())
+        clock.advance_ms(60_000)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert 7 in producers.entries
+        running.current = load_config(None, ["producer.id.expiration.ms=60000"])
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not producers.entries
+        task.cancel()
+
+    asyncio.run(some_turns())
+
+
+def test_a_clock_that_jumps_ahead_forgets_no_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a forgotten one repeats would be taken a second time."""
+    monkeypatch.setattr(background, "PRODUCER_CHECK_S", 0.0)
+    clock = JumpingClock()
+    producers, upkeep = producer_upkeep(clock, SimpleNamespace(current=BrokerConfig()))
+
+    async def some_turns() -> None:
+        task = asyncio.ensure_future(upkeep.expire_producers_forever())
+        clock.jump_ms(100 * 86_400_000)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert 7 in producers.entries
+        clock.jump_ms(-100 * 86_400_000)
+        clock.advance_ms(86_400_000)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not producers.entries
+        task.cancel()
+
+    asyncio.run(some_turns())
+
+
+def test_a_loop_that_ran_for_long_is_begun_again_soon_however_often_it_failed_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran_s = [0.0, 0.0, 0.0, RESTARTS.max_s, 0.0]
+    waits_s: list[float] = []
+
+    async def some_failures() -> None:
+        now_s = 0.0
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+
+        async def fail() -> None:
+            nonlocal now_s
+            if not ran_s:
+                raise asyncio.CancelledError
+            now_s += ran_s.pop(0)
+            raise StrandlineError("again")
+
+        async def wait(seconds: float) -> None:
+            waits_s.append(seconds)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "sleep", wait)
+            with pytest.raises(asyncio.CancelledError):
+                await keep_running("loop", fail)
+
+    asyncio.run(some_failures())
+    assert waits_s == [1, 2, 4, 1, 2]
+
+
+def test_topics_that_are_gone_from_both_tiers_are_noted_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(background, "PURGE_CHECK_S", 0.0)
+    metadata, purges = CountingMetadata(), FinishedPurges()
+
+    async def some_turns() -> None:
+        for number in range(100):
+            purges.add(uuid.UUID(int=number))
+        task = asyncio.ensure_future(purges.note_forever(cast(Metadata, metadata)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(some_turns())
+    assert metadata.change_count == 1
