@@ -102,7 +102,7 @@ def read_history(store: ObjectStore, *, cluster_id: str) -> Loaded:
         try:
             loaded = read_entries(store, _read_snapshot(store))
             break
-        except NamesFreed:
+        except (NamesFreed, ObjectNotFound):
             if attempt == PRUNED_MEANWHILE_MAX:
                 raise
     _check_cluster(store, loaded.image, cluster_id)
