@@ -129,6 +129,7 @@ def _fill(opened: LocalLog, codec: Codec, total_bytes: int) -> int:
         ]
         batch = encode_batch(records, codec=codec)
         opened.append(memoryview(bytearray(batch)), leader_epoch=0)
+    opened.advance_high_watermark(opened.end_offset)
     return opened.end_offset * RECORD_BYTES
 
 

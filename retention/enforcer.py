@@ -43,6 +43,7 @@ from strandline.retention.policy import (
     judge,
 )
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.turns import Turn, in_turns
 from strandline.storage.config.log_config import UNLIMITED, LogConfig
 from strandline.storage.errors import StorageError
 from strandline.storage.local.segment.segment import LogSegment
@@ -106,7 +107,8 @@ class RetentionEnforcer:
         now_ms = self._guard.now_ms()
         freed_count = 0
         failed: set[TopicPartition] = set()
-        for unified_log in tuple(self._logs()):
+        turn = Turn()
+        async for unified_log in in_turns(tuple(self._logs()), turn):
             try:
                 self._roll_if_outlived(unified_log, now_ms)  # 1
                 await self._drop_old_units(unified_log, now_ms)  # 2
@@ -114,16 +116,13 @@ class RetentionEnforcer:
             except StorageError as error:
                 self._note_failure(unified_log, error)
                 failed.add(unified_log.topic_partition)
-            # Thousands of logs with nothing to do must not hold the loop.
-            await asyncio.sleep(0)
         failed |= await self._checkpoint()  # 3
-        for unified_log in tuple(self._logs()):
+        async for unified_log in in_turns(tuple(self._logs()), turn):
             try:
                 freed_count += self._free(unified_log, now_ms)  # 4
             except StorageError as error:
                 self._note_failure(unified_log, error)
                 failed.add(unified_log.topic_partition)
-            await asyncio.sleep(0)
         await self._unlink()  # 5
         self._failing = {tp: why for tp, why in self._failing.items() if tp in failed}
         served = {unified_log.topic_partition for unified_log in self._logs()}
@@ -164,7 +163,9 @@ class RetentionEnforcer:
         """Moves the log start past expired records of the archived segment that it lies in."""
         config, remote, gate = unified_log.config, unified_log.remote, _gate(unified_log)
         span_ms = config.archived_span_ms_max
-        if remote is None or remote.manifest is None or gate is None or span_ms is None:
+        if remote is None or remote.manifest is None or span_ms is None:
+            return
+        if not _is_gated_by_archive(unified_log):
             return
         if not unified_log.may_append or not config.archive_is_readable:
             return
@@ -325,15 +326,20 @@ def _local_limits(unified_log: UnifiedLog) -> RetentionLimits:
     return RetentionLimits.local(unified_log.config)
 
 
-def _gate(unified_log: UnifiedLog) -> Offset | None:
+def _is_gated_by_archive(unified_log: UnifiedLog) -> bool:
+    return unified_log.is_tiered and not unified_log.config.remote_log_copy_disable
+
+
+def _gate(unified_log: UnifiedLog) -> Offset:
     """Returns the offset up to which the limits of the whole log apply."""
-    if not unified_log.is_tiered or unified_log.config.remote_log_copy_disable:
-        return None
+    high_watermark = unified_log.high_watermark
+    if not _is_gated_by_archive(unified_log):
+        return high_watermark
     remote = unified_log.remote
     assert remote is not None
     if not remote.life.may_free or remote.end_offset is None:
         return unified_log.log_start_offset
-    return remote.end_offset
+    return min(remote.end_offset, high_watermark)
 
 
 @dataclass(frozen=True, slots=True)

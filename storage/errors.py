@@ -122,18 +122,6 @@ class ArchiveLost(RecordsRejected):
     kafka_code = 44  # POLICY_VIOLATION
 
 
-class FencedLeaderEpoch(RecordsRejected):
-    """The client's leader epoch is older than ours."""
-
-    kafka_code = 74  # FENCED_LEADER_EPOCH
-
-
-class UnknownLeaderEpoch(RecordsRejected):
-    """The client's leader epoch is newer than ours."""
-
-    kafka_code = 75  # UNKNOWN_LEADER_EPOCH
-
-
 class InvalidConfig(StrandlineError):
     """A configuration key or value that is refused; the message names it and the remedy."""
 

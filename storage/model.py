@@ -78,10 +78,19 @@ class AbortedTransaction(NamedTuple):
 
 
 class Isolation(IntEnum):
-    """Kafka's isolation level of a fetch."""
+    """How far a read may go: up to the high watermark, the last stable offset, or the log's end.
+
+    Kafka's FetchIsolation. LOG_END is for coordinators that load their state, and for followers.
+    """
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
+    LOG_END = 2
+
+    @classmethod
+    def of_consumer(cls, level: int) -> Isolation:
+        """Returns that of a consumer's request."""
+        return cls.READ_COMMITTED if level == cls.READ_COMMITTED else cls.READ_UNCOMMITTED
 
 
 class TimestampType(IntEnum):

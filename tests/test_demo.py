@@ -18,6 +18,7 @@ SECONDS_MAX = 400
 NOBODY = "http://127.0.0.1:9"
 
 
+@pytest.mark.heavy
 @pytest.mark.slow
 @pytest.mark.s3
 @pytest.mark.spark

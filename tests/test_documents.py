@@ -162,8 +162,18 @@ def test_modules_that_comments_name_exist() -> None:
     assert named - known == set()
 
 
-def test_targets_of_make_that_documents_name_are_listed_by_make_help() -> None:
-    helped = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+def targets() -> list[str]:
+    """What `make help` and `make help-more` list, in their order."""
+    files = [ROOT / "Makefile", *sorted((ROOT / "make").glob("*.mk"))]
+    return [
+        target
+        for file in files
+        for target in re.findall(r"^([a-z-]+):.*## ", file.read_text(), re.MULTILINE)
+    ]
+
+
+def test_targets_of_make_that_documents_name_are_listed_by_make() -> None:
+    helped = set(targets())
     unknown = [
         f"{name(page)}: make {target}"
         for page, text in in_ticks()
@@ -174,9 +184,8 @@ def test_targets_of_make_that_documents_name_are_listed_by_make_help() -> None:
 
 
 def test_the_page_of_recipes_says_how_long_each_target_takes() -> None:
-    helped = re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
     page = (ROOT / "docs" / "contributing" / "recipes.md").read_text()
-    assert re.findall(r"^\| `make ([a-z-]+)` \|", page, re.MULTILINE) == helped
+    assert re.findall(r"^\| `make ([a-z-]+)` \|", page, re.MULTILINE) == targets()
 
 
 # What the system, Python or Java says, not we.
@@ -653,48 +662,3 @@ def test_decisions_are_numbered_without_gaps_listed_and_say_what_would_change_th
         headings = re.findall(r"^## (.*)$", page.read_text(), re.MULTILINE)
         wanted = ["Context", "Choice", "What it costs", "What would change our mind"]
         assert [heading for heading in headings if heading in wanted] == wanted, page.name
-
-
-@cache
-def names_of_tests(pattern: str) -> set[str]:
-    return {
-        node.name
-        for path in sorted((ROOT / "tests").rglob(pattern))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-
-
-def test_the_page_of_lake_scenarios_names_tests_that_exist_and_marks_those_of_other_targets() -> (
-    None
-):
-    text = (ROOT / "docs" / "contributing" / "lake-scenarios.md").read_text()
-    marked = set(re.findall(r"`(test_\w+)` †", text))
-    named = set(re.findall(r"`(test_\w+)`(?! †)", text))
-    assert named - names_of_tests("test_*.py") == set()
-    assert marked - names_of_tests("check_*.py") == set()
-
-
-def test_the_page_of_transactions_names_tests_that_exist_and_every_step_of_their_end() -> None:
-    text = (ROOT / "docs" / "contributing" / "transaction-scenarios.md").read_text()
-    assert set(re.findall(r"`(test_\w+)`", text)) - names_of_tests("test_*.py") == set()
-    steps = {point for point in CRASH_POINTS if point.startswith("transaction.")}
-    assert steps - set(re.findall(r"[a-z]+\.[a-z-]+", text)) == set()
-
-
-def test_the_page_of_tiered_scenarios_names_tests_that_exist_and_every_step_of_the_archive() -> (
-    None
-):
-    text = (ROOT / "docs" / "contributing" / "tiered-scenarios.md").read_text()
-    marked = set(re.findall(r"`(test_\w+)` †", text))
-    named = set(re.findall(r"`(test_\w+)`(?! †)", text))
-    assert named - names_of_tests("test_*.py") == set()
-    assert marked - names_of_tests("check_*.py") == set()
-    # Steps of compaction on the disk and of moves between folders have tests beside their code.
-    steps = {
-        point
-        for point in CRASH_POINTS
-        if point.split(".")[0]
-        in ("compact", "copy", "delete", "merge", "purge", "restore", "stop", "tail")
-    }
-    assert steps - set(re.findall(r"[a-z]+\.[a-z-]+", text)) == set()

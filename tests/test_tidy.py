@@ -25,6 +25,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from strandline.storage import crash_points
+from strandline.storage.crash_points import CRASH_POINTS
 from tests.support.schedule import LONGEST
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,10 +162,10 @@ def test_what_a_request_can_cause_is_said_by_a_quiet_log() -> None:
 
 
 def test_only_the_owner_of_chance_draws() -> None:
-    """What is drawn elsewhere differs from run to run of a simulation."""
+    """What is drawn elsewhere differs from run to run of a simulation; the lake is in none."""
     draws = r"random\.\w+|uuid\.uuid[14]"
-    found = callers_outside(("storage/entropy.py",), draws)
-    assert [one for one in found if not one.startswith("spark_lake/")] == []
+    drawing = callers_outside(("storage/entropy.py",), draws)
+    assert [one for one in drawing if not one.startswith("spark_lake/")] == []
 
 
 def test_only_the_clock_asks_what_time_it_is() -> None:
@@ -231,7 +233,12 @@ def test_no_file_names_a_package_registry() -> None:
 
 def test_nothing_private_of_the_interpreter_is_used() -> None:
     """The next Python has another. What is documented is not private, whatever its name is."""
-    documented = {"os._exit", "_thread.start_new_thread"}
+    documented = {
+        "os._exit",
+        "_thread.start_new_thread",
+        "asyncio.tasks._enter_task",
+        "asyncio.tasks._leave_task",
+    }
     used = [
         f"{name(path)}:{line} {full}"
         for path in python_files()
@@ -247,6 +254,8 @@ PRIVATE_NAMES = {
     r"_ALL_BROKERS_DOWN": "another of them",
     r"_replace|_make": "NamedTuple, documented",
     r"_exit": "of os, documented",
+    r"_enter_task|_leave_task": "of asyncio, documented",
+    r"_ready|_run": "the loop's queue in Python 3.11, which gets no more releases but for security",
     r"_jvm|_jsparkSession|_jdf|_jsc|_gateway": "the JVM of PySpark, which has no public way to it",
     r"_request_signer|_credentials|_endpoint|_content": "botocore; see each place",
     r"_assign_work_unit": "xdist's order; tests alone",
@@ -481,3 +490,17 @@ def test_locks_agree_with_each_other() -> None:
 def test_what_a_parallel_run_begins_with_is_there() -> None:
     assert len(set(LONGEST)) == len(LONGEST)
     assert [scope for scope in LONGEST if not (ROOT / scope).exists()] == []
+
+
+def test_each_crash_point_is_stopped_at_by_a_test() -> None:
+    """By its constant, or by all points of its prefix."""
+    tests = "\n".join(path.read_text() for path in sorted((ROOT / "tests").rglob("*.py")))
+    points = {name: point for name, point in vars(crash_points).items() if point in CRASH_POINTS}
+    assert sorted(points.values()) == sorted(CRASH_POINTS)
+    unused = [
+        name
+        for name, point in points.items()
+        if not re.search(rf"\b{name}\b", tests)
+        and f'startswith("{point.split(".")[0]}.")' not in tests
+    ]
+    assert unused == []

@@ -28,7 +28,6 @@ from strandline.broker.cluster.metadata.controller_messages import (
     TopicDefaults,
 )
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.config.loading import load_config
 from strandline.broker.server.environment import process_environment
 from strandline.broker.server.parts.metadata import MetadataParts
@@ -65,7 +64,7 @@ async def _measured(folder: Path, topics: int, partitions: int) -> Sequence[Figu
     config = load_config(None, [f"{name}={value}" for name, value in settings.items()])
     environment, spawn = process_environment(config), asyncio.get_running_loop().create_task
     started = await start_tiered(environment, config, spawn, ExitStack())
-    (metadata,) = (one.metadata for one in started.parts if isinstance(one, MetadataParts))
+    (metadata,) = (one for one in started.parts if isinstance(one, MetadataParts))
     size = f"{topics:,} topics, {topics * partitions:,} partitions"
     figures = []
     try:
@@ -111,12 +110,11 @@ def _copying(create_logs: Callable[..., list[LocalLog]]) -> Callable[..., list[L
     return create
 
 
-async def _create(metadata: Metadata, topics: int, partitions: int) -> None:
+async def _create(metadata: MetadataParts, topics: int, partitions: int) -> None:
     for first in range(0, topics, TOPICS_PER_ENTRY):
         wanted = [_topic(number, partitions) for number in range(first, first + TOPICS_PER_ENTRY)]
-        await metadata.change(
-            partial(controller.create_topics, topics=wanted, node_ids=(1,), defaults=DEFAULTS)
-        )
+        create = partial(controller.create_topics, topics=wanted, defaults=DEFAULTS)
+        await metadata.controller.change(create)
     assert len(metadata.image.topics) == topics
 
 
@@ -131,12 +129,11 @@ def _topic(number: int, partitions: int) -> NewTopic:
 
 def _changes(partitions: int) -> dict[str, Iterator[Change]]:
     return {
-        "producer ids": (controller.allocate_producer_ids for _ in count()),
+        "producer ids": (partial(controller.allocate_producer_ids, node_id=1) for _ in count()),
         "a topic made": (
             partial(
                 controller.create_topics,
                 topics=[_topic(10**6 + number, partitions)],
-                node_ids=(1,),
                 defaults=DEFAULTS,
             )
             for number in range(ENTRIES_MEASURED)
@@ -156,13 +153,13 @@ def _changes(partitions: int) -> dict[str, Iterator[Change]]:
     }
 
 
-async def _cost_ms(metadata: Metadata, changes: Iterator[Change]) -> float:
+async def _cost_ms(metadata: MetadataParts, changes: Iterator[Change]) -> float:
     """Returns the median CPU time of an entry."""
     costs_ms = []
     for _, change in zip(range(ENTRIES_MEASURED), changes, strict=False):
         before = metadata.image
         began_s = time.thread_time()
-        decision = await metadata.change(change)
+        decision = await metadata.controller.change(change)
         before.apply_entry(decision.records)
         costs_ms.append(1000 * (time.thread_time() - began_s))
     return statistics.median(costs_ms)

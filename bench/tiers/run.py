@@ -11,6 +11,8 @@
                 the rewind's consumer and store out of the way; what the rewind gets in each case,
                 and alone
     manifest    one commit, and opening, with 100 and with 100,000 archived segments
+    metadata    an entry of the metadata log with 5,000 tiered topics and 50,000 partitions: what
+                it takes of the event loop
 
 Run it as `make bench-tiers`. A figure is the median of RUNS runs (min - max), MB are 10^6 bytes.
 The parts are in tiers_*.py, what they share in tiered.py.
@@ -33,12 +35,13 @@ from rich.table import Table
 
 from bench.tiers.hot import run_hot
 from bench.tiers.manifest import run_manifest
+from bench.tiers.metadata import run_metadata
 from bench.tiers.rewind import run_rewind
 from bench.tiers.rig import Figure
 from bench.tiers.upload import run_upload
 
 DISTANCES_MS = (0, 30, 150)
-PARTS = ("upload", "rewind", "hot", "manifest")
+PARTS = ("upload", "rewind", "hot", "manifest", "metadata")
 
 
 def report(figures: Sequence[Figure], console: Console) -> None:
@@ -82,6 +85,7 @@ def main() -> None:
         ],
         "hot": [lambda path, far=far: run_hot(path, total_bytes, far) for far in distances_ms],
         "manifest": [lambda _: run_manifest()],
+        "metadata": [run_metadata],
     }
     chosen = [arguments.only] if arguments.only else list(PARTS)
     figures: list[Figure] = []

@@ -28,12 +28,11 @@ from strandline.broker.tools.commands.options import (
     Commands,
     Run,
     add_actions,
-    add_bucket_access,
+    add_bucket,
     add_command,
     add_json,
     add_repeated,
     add_yes,
-    archive_url,
     given_name,
 )
 from strandline.storage.errors import InvalidConfig
@@ -137,14 +136,7 @@ def _archive_action(
     actions: Commands, name: str, text: str, description: str, run: Run
 ) -> CommandParser:
     action = add_command(actions, name, text, _wrapped(description), _archive_epilog(name), run)
-    action.add_argument(
-        "--remote",
-        required=True,
-        type=archive_url,
-        metavar="URL",
-        help="s3://bucket/prefix, file:///folder or ./folder",
-    )
-    add_bucket_access(action)
+    add_bucket(action)
     return action
 
 
@@ -293,13 +285,7 @@ def _add_lake(commands: Commands) -> None:
         _LAKE_EXAMPLES,
         _lake_plan,
     )
-    plan.add_argument(
-        "--remote",
-        required=True,
-        type=archive_url,
-        metavar="URL",
-        help="s3://bucket/prefix, file:///folder or ./folder",
-    )
+    add_bucket(plan)
     plan.add_argument("--topic", help="topics, joined by commas")
     add_repeated(
         plan,
@@ -316,7 +302,6 @@ def _add_lake(commands: Commands) -> None:
         " repeated",
         "query_options",
     )
-    add_bucket_access(plan)
 
 
 def _add_verify_folders(commands: Commands) -> None:
@@ -367,12 +352,9 @@ COMMANDS: Mapping[str, Callable[[Commands], None]] = {
 
 
 def _bucket(options: argparse.Namespace) -> ObjectStore:
-    from strandline.broker.commands.store_silence import watched
     from strandline.storage.remote.open_store import open_store
 
-    return watched(
-        open_store(options.remote, endpoint_url=options.endpoint_url, region=options.region)
-    )
+    return open_store(options.remote, endpoint_url=options.endpoint_url, region=options.region)
 
 
 def _archive_ls(options: argparse.Namespace) -> int:

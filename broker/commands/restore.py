@@ -35,7 +35,6 @@ from strandline.broker.cluster.metadata.log_reader import (
     salvage_history,
 )
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.cluster.metadata.records import MetadataRecord
 from strandline.broker.cluster.metadata.restore_plan import (
     correct_numbers,
     correct_topics,
@@ -43,20 +42,21 @@ from strandline.broker.cluster.metadata.restore_plan import (
 )
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.coordination.runtime.group_archive import (
+from strandline.broker.coordination.archive.restored_transactions import (
+    end_open_transactions,
+    restored_transactions,
+    transactions_by_producer,
+)
+from strandline.broker.coordination.archive.state_archive import (
     LiveRecords,
     clamped,
     clamped_pending,
     read_group_state,
     write_group_state,
 )
-from strandline.broker.coordination.runtime.restored_transactions import (
-    end_open_transactions,
-    restored_transactions,
-    transactions_by_producer,
-)
 from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.transaction import TransactionVersion
+from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.server.upkeep.folder_marks import (
@@ -198,9 +198,8 @@ class Restore:
         crash_point(RESTORE_AFTER_METADATA)
         offset_count = self._write_logs(log_dirs, archive)  # 4, 5
         crash_point(RESTORE_AFTER_GROUPS)
-        ends = {key: opened.end_offset for key, opened in log_dirs.logs.items()}
         starts = {key: state.log_start_offset for key, state in archive.states.items()}
-        log_dirs.finish(starts, ends)  # 6
+        log_dirs.finish(starts)  # 6
         if log_dirs.failures:
             raise DiskError("; ".join(map(str, log_dirs.failures.values())))
         crash_point(RESTORE_BEFORE_UNMARK)

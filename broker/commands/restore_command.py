@@ -6,7 +6,6 @@ import sys
 
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.commands.restore import Restore, RestoreSummary
-from strandline.broker.commands.store_silence import watched
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.tools.client.printing import say
@@ -30,12 +29,10 @@ def restore(config: BrokerConfig, *, skip_damaged: bool) -> int:
             f"restore writes to log.dirs, whose default is {config.logs.dirs[0]}: name the folders"
             " of the broker, with --config FILE or --set log.dirs=FOLDER"
         )
-    store = watched(
-        open_store(
-            config.archive.url,
-            endpoint_url=config.archive.endpoint_url,
-            region=config.archive.region,
-        )
+    store = open_store(
+        config.archive.url,
+        endpoint_url=config.archive.endpoint_url,
+        region=config.archive.region,
     )
     try:
         with private_files(), BarProgress() as progress:

@@ -1,54 +1,34 @@
-"""Says on stderr that the object store does not answer, while a command waits for it.
+"""Says on stderr that an object store does not answer, while a command waits for it.
 
 A request may take its store's time, half a minute with all attempts, before the command ends with
-the error. A large transfer that goes on is no silence.
+the error; in a folder whose server is away it may take for ever.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-import weakref
-from typing import Protocol
 
-from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.silence import silent_places
 
 TOLD_AFTER_S = 2.0
 LOOK_S = 0.25
 
 
-class CanBeSilent(Protocol):
-    """The part of a store over the network that is watched."""
-
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def silent_s(self) -> float: ...
+def tell_of_silence() -> None:
+    """Starts a thread that says once per silence which store does not answer."""
+    threading.Thread(target=_watch, name="silence", daemon=True).start()
 
 
-def watched(store: ObjectStore) -> ObjectStore:
-    """Returns the store of a command; a thread says once per silence that it does not answer."""
-    if store.url.startswith("s3"):
-        from strandline.storage.remote.s3.store import S3Store
-
-        if isinstance(store, S3Store):
-            watch: CanBeSilent = store
-            args = (weakref.ref(watch),)
-            threading.Thread(target=_watch, args=args, name="silence", daemon=True).start()
-    return store
-
-
-def _watch(watch: weakref.ref[CanBeSilent]) -> None:
-    is_told, never = False, threading.Event()
-    while (store := watch()) is not None:
-        is_silent = store.silent_s >= TOLD_AFTER_S
-        if is_silent and not is_told:
+def _watch() -> None:
+    told: set[str] = set()
+    never = threading.Event()
+    while not never.wait(LOOK_S):
+        silent = silent_places(TOLD_AFTER_S)
+        for place in sorted(silent - told):
             print(
-                f"{store.url} has not answered for {TOLD_AFTER_S:.0f} s, still waiting",
+                f"{place} has not answered for {TOLD_AFTER_S:.0f} s, still waiting",
                 file=sys.stderr,
                 flush=True,
             )
-        is_told = is_silent
-        del store
-        never.wait(LOOK_S)
+        told = silent

@@ -19,10 +19,9 @@ from strandline.broker.tools.commands.options import (
     CommandParser,
     Commands,
     add_actions,
-    add_bucket_access,
+    add_bucket,
     add_command,
     add_repeated,
-    archive_url,
 )
 from strandline.spark_lake.options.given_options import named_values
 from strandline.storage.crash_points import check_environment
@@ -156,13 +155,7 @@ def _epilog(*actions: str) -> str:
 def _add_table_options(parser: CommandParser) -> None:
     """Which topic, which table, and how its rows were made."""
     add = parser.add_argument
-    add(
-        "--remote",
-        required=True,
-        type=archive_url,
-        metavar="URL",
-        help="s3://bucket/prefix, file:///folder or ./folder",
-    )
+    add_bucket(parser)
     add(
         "--format",
         choices=("iceberg", "delta"),
@@ -200,7 +193,6 @@ def _add_table_options(parser: CommandParser) -> None:
         " leaves the part out; topic, timestampType and value can be added",
         "columns",
     )
-    add_bucket_access(parser)
 
 
 def _add_sync_options(parser: CommandParser) -> None:

@@ -10,9 +10,11 @@ from concurrent.futures import Executor
 
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
 from strandline.broker.config.listeners import Listener
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
-from strandline.broker.coordination.runtime.markers import LocalMarkers
-from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
+from strandline.broker.coordination.transactions.markers import LocalMarkers
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    TransactionCoordinator,
+)
 from strandline.broker.handlers.admin.admin import make_admin_handlers
 from strandline.broker.handlers.admin.topics import TopicHandlers
 from strandline.broker.handlers.auth.sasl import no_authenticate, no_handshake

@@ -244,7 +244,7 @@ class Connection:
                 else:
                     assert isinstance(answer, Awaitable), answer
                     self._busy = True
-                    is_in_use = not isinstance(answer, LateParts)
+                    is_in_use = True
                     self._spawn(self._await_answer(answer))
         except (FrameError, CloseConnectionError) as error:
             # Sends the answers of earlier requests, as far as the socket takes them now.
@@ -265,8 +265,6 @@ class Connection:
             if isinstance(parts, LateParts):
                 self._frames.release()
                 parts = await parts
-        except CloseConnectionError as error:
-            self._refuse(error)
         except asyncio.CancelledError:
             self.close("broker is stopping")
             raise
@@ -277,8 +275,11 @@ class Connection:
 
     def _on_failure(self, error: Exception) -> None:
         """A bug in a handler costs its client the connection, but never stops the broker."""
-        self._on_failed(self.peer, error)
         self._pending = None
+        if isinstance(error, CloseConnectionError):
+            self._refuse(error)
+            return
+        self._on_failed(self.peer, error)
         self.close("internal error")
 
     def _on_answer(self, parts: Parts) -> None:

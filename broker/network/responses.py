@@ -4,9 +4,8 @@ parts       bytes and file ranges, framed, ready to send
 Throttled   parts, and a time for which the client is muted afterwards
 Cold        parts with records from the archive, which yield to live traffic
 Closing     parts, after which the connection is closed
-Deferred    parts that come by callback: a parked fetch, without a task
-awaitable   parts that come from a coroutine
-Late        as awaitable, from one that does not need the request's frame any more
+Deferred    parts that come by callback: of a parked fetch, or a handler that waits
+awaitable   parts that come from a coroutine, which needs the request's frame until it is Late
 None        no answer (acks=0)
 """
 
@@ -65,7 +64,7 @@ class ClientIdentity:
 
 
 class DeferredAnswer:
-    """An answer delivered later by callback, without a task: a parked fetch.
+    """An answer delivered later by callback; its request's frame is not needed any more.
 
     `complete` or `fail` is called once; `cancel_hook` is called if the client disconnects first.
     `watcher` is called just before the answer is sent, with the seconds that building took.
@@ -95,7 +94,7 @@ class DeferredAnswer:
             self._callback(parts)
 
     def fail(self, error: Exception) -> None:
-        """Closes the connection: a bug in the broker prevented the answer."""
+        """Closes the connection: for CloseConnectionError, or a bug that prevented the answer."""
         self.done = True
         if self._on_failure is not None:
             self._on_failure(error)
@@ -109,7 +108,7 @@ class DeferredAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LateParts(Awaitable[Parts | None]):
-    """Parts from a coroutine that has decoded its request: the frame's memory is free meanwhile.
+    """Parts for which a coroutine waits that has decoded its request: the frame's memory is free.
 
     A member of a group may wait for minutes, and must not hold what others need for their frames.
     """

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from strandline.broker.cluster.metadata.controller_messages import Decision, Intent, Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.records import ClientQuotasSet, QuotaEntity
+from strandline.broker.cluster.metadata.records import QuotaEntity, quota_records
+from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterQuotaEntry,
     AlterQuotaResult,
@@ -41,7 +42,7 @@ def alter(
     image: MetadataImage, entries: Sequence[AlterQuotaEntry], *, intent: Intent
 ) -> Decision[AlterQuotaResult]:
     """Returns one result per entry. A repeated entity is altered the first time only."""
-    records: list[ClientQuotasSet] = []
+    records: list[MetadataRecord] = []
     results: list[AlterQuotaResult] = []
     seen: set[QuotaEntity] = set()
     entity_count = len(image.client_quotas)
@@ -68,8 +69,7 @@ def alter(
                 )
             )
             continue
-        if wanted != dict(present):
-            records.append(ClientQuotasSet(entity=entity, quotas=wanted))
+        records += quota_records(entity, present, wanted)
         results.append(AlterQuotaResult(entity=entry.entity))
     applied = tuple(records) if intent is Intent.APPLY else ()
     return Decision(records=applied, results=tuple(results))

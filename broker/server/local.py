@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.tiers import LocalTier, is_tiered
+from strandline.broker.cluster.replicas.tiers import LocalTier, is_tiered
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.network.connection import Spawn
 from strandline.broker.server.broker import Started
@@ -34,7 +34,6 @@ async def start_local(
     tiers = LocalTier(
         storage.log_dirs.log_start_offsets,
         lookups=environment.workers.lookups,
-        on_purged=purges.add,
     )
     replicas = await serve_partitions(environment, storage, metadata, tiers=tiers)
     coordinators = await CoordinatorParts.make(environment, storage, metadata, replicas)

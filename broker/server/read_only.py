@@ -24,7 +24,7 @@ from dataclasses import replace
 from functools import partial
 
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.cluster.replicas.read_only_replica import FollowedTiers, FollowingMetadata
+from strandline.broker.cluster.replicas.read_only_replica import FollowedTiers, FollowingController
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.network.connection import Spawn
 from strandline.broker.server.broker import Started
@@ -33,7 +33,7 @@ from strandline.broker.server.parts.archive import RemoteTier
 from strandline.broker.server.parts.coordinators import CoordinatorParts
 from strandline.broker.server.parts.front import FrontParts
 from strandline.broker.server.parts.logs import LogParts, serve_partitions
-from strandline.broker.server.parts.metadata import MetadataParts, make_metadata_log
+from strandline.broker.server.parts.metadata import MetadataParts, make_metadata_log, register
 from strandline.broker.server.parts.part import Part, in_worker
 from strandline.broker.server.parts.storage import StorageParts
 from strandline.broker.server.upkeep.folder_marks import REPLICA_MARK, WrongFolder
@@ -70,7 +70,8 @@ async def start_read_only(
     await in_worker(workers.changes, changes.poll)  # 3
     await in_worker(workers.metadata, origin.refresh)  # 4
     await in_worker(workers.metadata, metadata_log.load)
-    following = FollowingMetadata(
+    await in_worker(workers.metadata, partial(register, metadata_log, config, storage.log_dirs))
+    following = FollowingController(
         origin, metadata_log, node_id=config.node_id, executor=workers.metadata
     )
     metadata = await MetadataParts.make(environment, config, metadata_log, following)
@@ -165,7 +166,7 @@ class FollowedArchive:
     def __init__(
         self,
         changes: ChangeReader,
-        following: FollowingMetadata,
+        following: FollowingController,
         tiering: TieringManager,
         workers: Workers,
         config: BrokerConfig,

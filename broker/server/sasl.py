@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listener_keys import PLAIN_USERS, of_listener
 from strandline.broker.config.listeners import SASL_PLAINTEXT, parse_protocol_map, protocol_of
@@ -60,7 +60,7 @@ class ConnectionHandlers:
         self,
         config: BrokerConfig,
         dispatcher: Dispatcher,
-        metadata: Metadata,
+        metadata: MetadataView,
         clock: Clock,
         failed_logins: FailedLogins,
     ) -> None:
@@ -109,7 +109,7 @@ def check_sasl(config: BrokerConfig) -> None:
             )
 
 
-def settings_of(config: BrokerConfig, metadata: Metadata, listener: str) -> SaslSettings:
+def settings_of(config: BrokerConfig, metadata: MetadataView, listener: str) -> SaslSettings:
     """Returns the SASL settings of connections at `listener`."""
     own_lifetime = of_listener(config.given, listener, "connections.max.reauth.ms")
     makers: dict[str, Callable[[], Exchange]] = {}
@@ -127,21 +127,21 @@ def settings_of(config: BrokerConfig, metadata: Metadata, listener: str) -> Sasl
     )
 
 
-def _scram(metadata: Metadata, mechanism: str) -> Exchange:
+def _scram(metadata: MetadataView, mechanism: str) -> Exchange:
     nonce = secrets.token_urlsafe(NONCE_BYTES)
     return ScramExchange(DIGESTS[mechanism], partial(_credential, metadata, mechanism), nonce)
 
 
-def _credential(metadata: Metadata, mechanism: str, user: str) -> ScramCredential:
+def _credential(metadata: MetadataView, mechanism: str, user: str) -> ScramCredential:
     known = metadata.image.scram_credentials
-    text = known.get(user, {}).get(mechanism)
-    if text is not None:
-        return ScramCredential.parse(text)
+    credential = known.get(user, {}).get(mechanism)
+    if credential is not None:
+        return credential
     # The first user's key is the secret: it outlives a restart, and only that user could derive it.
     first = min((name for name, own in known.items() if mechanism in own), default=None)
     if first is None:
         return mimic_credential(user, None, _SECRET_WITHOUT_USERS)
-    like = ScramCredential.parse(known[first][mechanism])
+    like = known[first][mechanism]
     return mimic_credential(user, like, like.server_key)
 
 

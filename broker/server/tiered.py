@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.cluster.metadata.tiers import BothTiers
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.cluster.replicas.tiers import BothTiers
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.network.connection import Spawn
 from strandline.broker.server.broker import Started
@@ -73,7 +73,6 @@ async def start_tiered(
         tier.manager,
         storage.log_dirs.log_start_offsets,
         lookups=workers.lookups,
-        on_purged=purges.add,
     )
     replicas = await serve_partitions(
         environment, storage, metadata, tiers=tiers, followers=[tier.follow]

@@ -1,6 +1,7 @@
 """The broker's threads, all bounded, each pool for one kind of waiting.
 
-    disk (1)       log folders, checkpoints
+    folders (1 each)  a log folder each: logs made and deleted, checkpoints
+    disk (1)       other work in log folders
     syncs (8)      flushes of logs; those of different logs share the device
     metadata (1)   appends to the metadata log
     manifests (4)  manifests, the mirror of the metadata log; 16 while a start waits for them
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TypeAlias
 
 from strandline.broker.config.broker_config import BrokerConfig
@@ -43,6 +45,23 @@ RECORD_THREADS = 2
 MakePool: TypeAlias = Callable[[int, str], Pool]
 
 
+class FolderPools:
+    """A thread for each log folder."""
+
+    def __init__(self, pool: MakePool) -> None:
+        self._pool = pool
+        self._pools: dict[Path, Pool] = {}
+
+    def of(self, folder: Path) -> Pool:
+        if folder not in self._pools:
+            self._pools[folder] = self._pool(1, f"folder-{len(self._pools)}")
+        return self._pools[folder]
+
+    def shutdown(self, *, wait: bool, cancel_futures: bool) -> None:
+        for pool in self._pools.values():
+            pool.shutdown(wait=wait, cancel_futures=cancel_futures)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
     """All pools of the broker, in the order in which they are stopped."""
@@ -61,12 +80,14 @@ class Workers:
     metadata: Pool
     syncs: Pool
     disk: Pool
+    folders: FolderPools
 
     @classmethod
     def make(cls, config: BrokerConfig, pool: MakePool) -> Workers:
         """`pool` makes one of a size and a name."""
         return cls(
             disk=pool(1, "disk"),
+            folders=FolderPools(pool),
             syncs=pool(SYNC_THREADS, "syncs"),
             metadata=pool(1, "metadata"),
             copier=pool(config.tiering.workers, "copier"),

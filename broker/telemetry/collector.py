@@ -108,7 +108,7 @@ class _Page:
         """Finds the partitions, in the order of topic names and partition numbers."""
         replicas, shown_max = self._sources.replicas, self._sources.partitions_max
         for topic in sorted(replicas.topic_names()):
-            members = replicas.partitions_of(topic, None)
+            members = replicas.partitions_of(topic)
             partitions = [members[number] for number in sorted(members)]
             self._all_partitions += partitions
             self._placed += [

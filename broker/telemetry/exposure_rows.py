@@ -47,7 +47,7 @@ class ExposureSums:
         if partition.is_internal:
             return  # told by `add_state`
         log, place = partition.log, (partition.topic_partition.topic, NOT_TIERED)
-        self._records[place] += log.end_offset - log.log_start_offset
+        self._records[place] += log.high_watermark - log.log_start_offset
         self._bytes[place] += log.local.size_bytes
 
     def add_state(self, states: Mapping[str, Iterable[Exposure | None]]) -> None:

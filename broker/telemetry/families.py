@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from strandline.broker.telemetry.exposition import Family, Kind, Sample
 
-_ENTRY = re.compile(r"^    (\w+)(?:\{(.*)\})?\n((?:        .*\n)+)", re.MULTILINE)
+_ENTRY = re.compile(r"^    (\w+)(?:\{([^}]*)\})?\n((?:        .*\n)+)", re.MULTILINE)
 
 
 def _families(table: str, *, also: str = "", kind: Kind = Kind.GAUGE) -> tuple[Family, ...]:
@@ -25,7 +25,7 @@ def _families(table: str, *, also: str = "", kind: Kind = Kind.GAUGE) -> tuple[F
             name=name,
             kind=Kind.COUNTER if name.endswith("_total") else kind,
             help=" ".join(f"{text} {also}".split()),
-            labels=tuple(labels.split(", ")) if labels else (),
+            labels=tuple(labels.replace(",", " ").split()),
         )
         for name, labels, text in _ENTRY.findall(table)
     )
@@ -152,9 +152,11 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         Closed segments that are not archived, by reason: `next` and `queued` wait for their copy,
         `unstable` for the end of an open transaction, `uncleaned` for the cleaner, `delayed` for
         remote.copy.lag.*; `gap`, `overlap` and `fenced` need an operator.
-    strandline_remote_copy_held_seconds{topic, partition, producer_id, start_offset}
+    strandline_remote_copy_held_seconds{
+            topic, partition, transactional_id, producer_id, start_offset}
         Age in seconds of the oldest open transaction of a partition, if it keeps closed segments
-        from the archive; up to a minute late, and absent otherwise.
+        from the archive; up to a minute late, and absent otherwise. The transactional id is empty
+        where no coordinator knows the transaction.
     strandline_exposed_records{topic, tiered}
         Records that only this machine has, counted by offsets: the loss if it burned now. `tiered`
         is false for topics without an archive: all their records. Groups and

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
-from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    TransactionCoordinator,
+)
 from strandline.broker.network.server import Server
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.telemetry.requests import RequestTraffic
@@ -71,7 +73,7 @@ class Sources:
     requests: RequestTraffic
     server: Server
     failed_logins: Callable[[], Mapping[str, int]]
-    metadata: Metadata
+    metadata: MetadataView
     replicas: ReplicaManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator

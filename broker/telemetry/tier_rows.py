@@ -112,16 +112,7 @@ def tier_rows(
         [Sample(round(for_s, 3), labels) for labels, for_s in upkeep[: sources.partitions_max]],
     )
     left_out["open transactions"] = max(0, len(sums.held) - sources.partitions_max)
-    yield row_of(
-        "strandline_remote_copy_held_seconds",
-        [
-            Sample(
-                round(sources.open_transaction_s(where, held.start_offset), 3),
-                (where.topic, str(where.partition), str(held.producer_id), str(held.start_offset)),
-            )
-            for where, held in sums.held[: sources.partitions_max]
-        ],
-    )
+    yield row_of("strandline_remote_copy_held_seconds", _held(sources, sums.held))
     yield from _health(archive.tiering.health, now_s)
     conditions = archive.conditions()
     if conditions is not None:
@@ -187,6 +178,23 @@ def _health(health: StoreHealth, now_s: float) -> Iterator[Row]:
                 for one in failures
             ],
         )
+
+
+def _held(
+    sources: Sources, held: Sequence[tuple[TopicPartition, HoldingTransaction]]
+) -> Sequence[Sample]:
+    """The open transactions by producer, and by transactional id where a coordinator has them."""
+    coordinated = (held and sources.transactions.not_ended()) or {}
+    samples = []
+    for where, one in held[: sources.partitions_max]:
+        known = coordinated.get(one.producer_id)
+        name = known.transactional_id if known and where in known.partitions else ""
+        labels = (where.topic, str(where.partition), name[:REASON_LENGTH_MAX])
+        age_s = sources.open_transaction_s(where, one.start_offset)
+        samples.append(
+            Sample(round(age_s, 3), (*labels, str(one.producer_id), str(one.start_offset)))
+        )
+    return samples
 
 
 class _Sums:

@@ -61,8 +61,10 @@ Each difference is intentional:
   it gets KAFKA_STORAGE_ERROR, as at once if an object is missing, damaged, in an archive class or
   refused. A partition with
   an error still gets its high watermark, last stable offset and log start, where the broker knows
-  them. For a topic with `compression.type=zstd`, Fetch before 10 gets UNSUPPORTED_COMPRESSION_TYPE,
-  as in Kafka before 4. From the archive it gets the batches of zstd decompressed.
+  them. With the current leader (KIP-951, from 16 on) comes no address: it is the broker that was
+  asked. For a topic with `compression.type=zstd`, Fetch before 10 gets
+  UNSUPPORTED_COMPRESSION_TYPE, as in Kafka before 4. From the archive it gets the batches of zstd
+  decompressed.
 * **Produce** accepts a batch whose base offset is not 0. Of records it reads
   lengths and times only, where the topic does not require more; in the first small batches
   of a connection they are read whole

@@ -34,6 +34,7 @@ from strandline.storage.errors import (
 from strandline.storage.extras import how_to_install
 from strandline.storage.remote.object_store.local_names import CONTINUATION, key_of, path_of
 from strandline.storage.remote.s3.signing import urls_like
+from strandline.storage.remote.silence import Silence
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -120,6 +121,7 @@ class ObjectReader:
         self._root = url.removeprefix("s3://").removeprefix("file://")
         self._is_local = url.startswith("file://")
         self._lock = threading.Lock()
+        self._silence = Silence(url)
         self._process: int | None = None
         self._file_system: FileSystem | None = None
         self._signer: FileSystem | None = None
@@ -133,7 +135,9 @@ class ObjectReader:
         """
         assert 0 <= start < (start + 1 if end is None else end), (key, start, end)
         try:
-            content = self._open().cat_file(self._place(key), start=start, end=end)
+            with self._silence:
+                self._silence.note_progress(next_bytes=0 if end is None else end - start)
+                content = self._open().cat_file(self._place(key), start=start, end=end)
         except Exception as error:  # fsspec, botocore and aiohttp have no common root
             raise self._translated(key, "read", error) from error
         self._count(len(content))
@@ -149,7 +153,8 @@ class ObjectReader:
         """Names of the folders and objects directly under `prefix`; a missing one is empty."""
         path = self._place(prefix).rstrip("/")
         try:
-            found = list(self._paths_below(path))
+            with self._silence:
+                found = list(self._paths_below(path))
         except Exception as error:
             raise self._translated(prefix, "list", error) from error
         self._count(0)
@@ -186,7 +191,8 @@ class ObjectReader:
         if not wanted or self._is_local:
             return dict(zip(wanted, places, strict=True))
         try:
-            signed = _signed_urls(self._signing(), places, valid_s)
+            with self._silence:
+                signed = _signed_urls(self._signing(), places, valid_s)
         except Exception as error:
             raise self._translated(wanted[0], "sign", error) from error
         return dict(zip(wanted, signed, strict=True))
@@ -237,6 +243,8 @@ class ObjectReader:
             return ObjectArchived(name, operation, "it must be restored from cold storage first")
         if code == "InvalidRange":
             return ObjectCorrupt(name, operation, "the object is shorter than the manifest says")
+        if isinstance(error, NotADirectoryError):
+            return InvalidConfig(f"{name}: a file is in the way of this path")
         if isinstance(error, FileNotFoundError):
             return ObjectNotFound(name, operation, f"it does not exist; {RETENTION_HINT}")
         is_refused = code in _CREDENTIAL_CODES or type(error).__name__ in _CREDENTIAL_ERRORS

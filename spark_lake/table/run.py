@@ -252,6 +252,7 @@ class TableRun:
         table = self.upkeep()
         offsets = load_made(table)
         self._refuse_second(table, offsets)
+        self._refuse_missing_files()
         self._check_names(table)
         kept = self._dropped(table)
         first = dt.datetime.fromtimestamp(kept.before_ms / 1000, dt.UTC)
@@ -289,6 +290,7 @@ class TableRun:
         table = self.upkeep()
         offsets = load_made(table)
         self._refuse_second(table, offsets)
+        self._refuse_missing_files()
         settle(offsets, self.rejected, wait=time.sleep)
         now_ms = SystemClock().now_ms()
         kept = None

@@ -528,11 +528,11 @@ class LogConfig:
         """
         defaults = broker_defaults or {}
         check_topic_properties(topic_properties)
+        given = {**defaults, **topic_properties}
         values = {
-            name: definition.parse(
-                topic_properties.get(name, defaults.get(name, definition.default))
-            )
+            name: definition.parse(given[name])
             for name, definition in TOPIC_CONFIGS.items()
+            if name in given
         }
         return with_values(cls(), values)
 

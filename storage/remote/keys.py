@@ -5,6 +5,7 @@
     verify.json                                              when the archive was last verified
     metadata/log/<20-digit index>.json                       an entry of the metadata log
     metadata/snapshot/<20-digit index>.json                  a snapshot of the metadata
+    metadata/boundary                                        entries whose names pruning freed
     groups/<partition>.log                                   the latest offsets of groups
     transactions/<partition>.log                             the latest state of transactional ids
     probe/<unique>                                           temporary, to check the store
@@ -38,6 +39,7 @@ TOPICS_PREFIX = "topics/"
 METADATA_PREFIX = "metadata/"
 METADATA_LOG_PREFIX = "metadata/log/"
 METADATA_SNAPSHOT_PREFIX = "metadata/snapshot/"
+METADATA_BOUNDARY_KEY = "metadata/boundary"
 GROUPS_PREFIX = "groups/"
 TRANSACTIONS_PREFIX = "transactions/"
 PROBE_PREFIX = "probe/"

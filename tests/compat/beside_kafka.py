@@ -362,7 +362,7 @@ def _open(
     name, directory = Name(topic, 0), data / f"{topic}-0"
     topic_id = checkpoint.read_topic_id(directory)
     assert topic_id is not None, directory
-    return LocalLog.open(
+    log = LocalLog.open(
         directory,
         topic_partition=name,
         topic_id=topic_id,
@@ -372,6 +372,8 @@ def _open(
         log_start_offset=checkpoint.read_offsets(data / checkpoint.LOG_STARTS).get(name, 0),
         clean_shutdown=False,
     )
+    log.advance_high_watermark(log.end_offset)
+    return log
 
 
 def _found(log: LocalLog) -> Found:
@@ -427,4 +429,5 @@ def _compact_twice(data: Path, topic: str, expected: Sequence[Found]) -> None:
         assert _found(log) == found, f"{topic}, round {number}"
         clock.advance_ms(DELETE_RETENTION_MS)
         log.append(memoryview(bytearray(CLOSING)), leader_epoch=log.leader_epochs.latest_epoch)
+        log.advance_high_watermark(log.end_offset)
     log.close()

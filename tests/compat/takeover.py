@@ -6,7 +6,8 @@
                 that Kafka's consumers saw; nothing is cut; `verify` has no findings; appends
     Kafka       starts on the same folder and serves all of it, what we appended too
 
-Then the same folder is recovered and compacted by both: see beside_kafka.py.
+Then the same folder is recovered and compacted by both, and each reads the metadata log of the
+other: see beside_kafka.py and cluster_metadata.py.
 
 The libraries of Kafka come from Maven Central (`make kafka-jars`).
 """
@@ -34,7 +35,7 @@ from strandline.storage.model import TopicPartition as Name
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
-from tests.compat import beside_kafka
+from tests.compat import beside_kafka, cluster_metadata
 
 SEGMENT_BYTES = 1024 * 1024
 WAIT_S = 60.0
@@ -272,7 +273,7 @@ def _is_cleaned(data: Path) -> bool:
 
 
 def main() -> int:
-    for part in (run, beside_kafka.run):
+    for part in (run, beside_kafka.run, cluster_metadata.run):
         with tempfile.TemporaryDirectory(prefix="strandline-takeover-") as name:
             part(Path(name), lambda line: print(line, flush=True))
     return 0

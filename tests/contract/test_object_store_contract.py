@@ -445,6 +445,10 @@ def test_a_missing_root_is_no_missing_object(under_test: StoreUnderTest, tmp_pat
     if under_test.kind == FILE:
         with pytest.raises(BucketMissing, match=r"^check: folder .* does not exist$"):
             open_store((tmp_path / "no" / "such" / "folder").as_uri()).check()
+        in_the_way = tmp_path / "file"
+        in_the_way.touch()
+        with pytest.raises(BucketMissing, match=f"^check: {in_the_way} is no folder$"):
+            open_store(in_the_way.as_uri()).check()
         return
     store = under_test.store
     assert isinstance(store, s3.S3Store)

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from strandline.spark_lake import load, register_views, scan
 from strandline.spark_lake.table import sync
 from strandline.storage.records.compression import Codec
+from tests.support.spark_session import reads_with_the_jar
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -38,6 +39,10 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> ArchiveBuilder:
 
 def test_this_is_the_release_that_is_to_be_tried(spark: SparkSession) -> None:
     assert os.environ.get("SPARK_TRIED", spark.version) == pyspark.__version__ == spark.version
+
+
+def test_the_reader_is_of_the_jar_that_is_tried(spark: SparkSession) -> None:
+    reads_with_the_jar(spark)
 
 
 def rows_of(frame: DataFrame) -> list[dict[str, Any]]:

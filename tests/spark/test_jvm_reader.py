@@ -29,6 +29,7 @@ from strandline.storage.records.compression import Codec, compress
 from strandline.storage.remote.segment.meta import TAIL_BYTES
 from strandline.storage.tiering.copy.segment_walk import AdaptiveWalk
 from tests.support.old_formats import CODECS
+from tests.support.spark_session import reads_with_the_jar
 from tests.unit.spark_lake.archive.old_archive import (
     RECORDS,
     archive_as_the_copier_does,
@@ -187,6 +188,10 @@ def both(
     expected = by_python(archive, topic, **how)
     assert by_jvm(spark, archive, topic, **how) == expected
     return expected
+
+
+def test_the_reader_is_of_the_jar_of_this_package(spark: SparkSession) -> None:
+    reads_with_the_jar(spark)
 
 
 def test_every_kind_of_batch_comes_out_the_same(

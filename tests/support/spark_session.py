@@ -9,6 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from strandline.spark_lake import register
+from strandline.spark_lake.jvm.jar import jar_path
 from tests.support.broker import REPOSITORY
 
 
@@ -32,3 +33,11 @@ def make_session(warehouse: Path) -> SparkSession:
     )
     register(session)
     return session
+
+
+def reads_with_the_jar(session: SparkSession) -> None:
+    """Asserts that the JVM has the reader of exactly the jar that this package has."""
+    loader = session._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    reader = loader.loadClass("strandline.spark.StrandlineSource")
+    loaded = Path(reader.getProtectionDomain().getCodeSource().getLocation().getPath())
+    assert loaded.read_bytes() == jar_path().read_bytes(), loaded

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from strandline.broker.cluster.metadata.controller_messages import (
     USE_DEFAULT,
@@ -34,17 +34,16 @@ from strandline.broker.cluster.metadata.features import FEATURES
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.placement import check_assignments, place
 from strandline.broker.cluster.metadata.records import (
-    BrokerStarted,
-    FeatureLevelSet,
-    MetadataRecord,
+    DELETE_ON_DISABLE,
+    REMOTE_ENABLED,
     NodeId,
-    PartitionsAdded,
-    ProducerIdsAllocated,
     Replicas,
-    TopicConfigsSet,
-    TopicCreated,
-    TopicDeleted,
-    TopicPurged,
+    config_records,
+    deletion_records,
+    finished_purge_record,
+    is_true,
+    partition_records,
+    topic_records,
 )
 from strandline.broker.cluster.metadata.topic_names import (
     INTERNAL_TOPICS,
@@ -52,18 +51,26 @@ from strandline.broker.cluster.metadata.topic_names import (
     collision_key,
     topic_name_fault,
 )
+from strandline.broker.protocol.formats.metadata_records import (
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    ResourceType,
+)
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage import entropy
 from strandline.storage.config.log_config import LONG_MAX, LogConfig, check_throttled_replicas
 from strandline.storage.errors import InvalidConfig, StorageError
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId
 
+Records: TypeAlias = list[MetadataRecord]
+
 # Kafka's bound as well: more than this in one request is a mistake, and stalls all other requests.
 PARTITIONS_PER_REQUEST_MAX = 10_000
 # Producers of one broker share a block; at 1000 per entry the metadata log stays short.
 PRODUCER_IDS_PER_BLOCK = 1000
-REMOTE_ENABLED = "remote.storage.enable"
-DELETE_ON_DISABLE = "remote.log.delete.on.disable"
 
 
 # --- create ----------------------------------------------------------------------------------
@@ -73,22 +80,21 @@ def create_topics(
     image: MetadataImage,
     topics: Sequence[NewTopic],
     *,
-    node_ids: Sequence[NodeId],
     defaults: TopicDefaults,
     intent: Intent = Intent.APPLY,
     new_topic_id: Callable[[], TopicId] = entropy.new_id,
 ) -> Decision[TopicResult]:
-    """Returns one result per name, in order. `node_ids` are the brokers that can hold replicas."""
-    creator = _Creator(image, node_ids, defaults, new_topic_id)
+    """Returns one result per name, in order. Replicas are placed on the unfenced brokers."""
+    creator = _Creator(image, defaults, new_topic_id)
 
-    def create(topic: NewTopic) -> tuple[TopicCreated, TopicResult]:
-        record = creator.create(topic)
-        return record, TopicResult(
+    def create(topic: NewTopic) -> tuple[Records, TopicResult]:
+        topic_id, replicas, properties = creator.create(topic)
+        return topic_records(topic.name, topic_id, replicas, properties), TopicResult(
             name=topic.name,
-            topic_id=record.topic_id if intent is Intent.APPLY else ZERO_TOPIC_ID,
-            partition_count=len(record.replicas),
-            replication_factor=len(record.replicas[0]),
-            properties=record.properties,
+            topic_id=topic_id if intent is Intent.APPLY else ZERO_TOPIC_ID,
+            partition_count=len(replicas),
+            replication_factor=len(replicas[0]),
+            properties=properties,
         )
 
     return _decide_each(topics, create, intent)
@@ -100,34 +106,27 @@ class _Creator:
     def __init__(
         self,
         image: MetadataImage,
-        node_ids: Sequence[NodeId],
         defaults: TopicDefaults,
         new_topic_id: Callable[[], TopicId],
     ) -> None:
         self._image = image
-        self._node_ids = node_ids
         self._defaults = defaults
         self._new_topic_id = new_topic_id
         # The names that this request creates, by their collision keys.
         self._created: dict[str, str] = {}
         self._partition_count = 0
 
-    def create(self, topic: NewTopic) -> TopicCreated:
+    def create(self, topic: NewTopic) -> tuple[TopicId, tuple[Replicas, ...], Mapping[str, str]]:
+        """Returns id, replicas and properties of the new topic."""
         self._check_name(topic.name)
         properties = self._check_properties(topic.properties)
         if topic.assignments:
             replicas = self._assigned(topic)
         else:
             replicas = self._placed(topic)
-        record = TopicCreated(
-            topic=topic.name,
-            topic_id=self._unused_id(),
-            replicas=replicas,
-            properties=properties,
-        )
         self._partition_count += len(replicas)
         self._created[collision_key(topic.name)] = topic.name
-        return record
+        return self._unused_id(), replicas, properties
 
     def _check_name(self, name: str) -> None:
         if name == METADATA_TOPIC:
@@ -178,7 +177,7 @@ class _Creator:
                     f" {assignment.partition}",
                 )
             replicas[assignment.partition] = assignment.replicas
-        check_assignments(list(replicas.values()), self._node_ids)
+        check_assignments(list(replicas.values()), self._image.brokers)
         if sorted(replicas) != list(range(len(replicas))):
             raise Refusal(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -203,7 +202,7 @@ class _Creator:
         count = self._defaults.partition_count if count == USE_DEFAULT else count
         factor = self._defaults.replication_factor if factor == USE_DEFAULT else factor
         _check_partition_count(self._partition_count + count)
-        return place(0, count, factor, self._node_ids)
+        return place(0, count, factor, self._image.unfenced())
 
     def _unused_id(self) -> TopicId:
         topic_id = self._new_topic_id()
@@ -227,7 +226,7 @@ def delete_topics(
     reference_counts = Counter(references)
     found = {reference: _find_topic(image, reference) for reference in reference_counts}
     topic_counts = Counter(topic.topic_id for topic in found.values() if topic is not None)
-    records: list[TopicDeleted] = []
+    records: Records = []
     results: list[DeleteResult] = []
     for reference, topic in found.items():
         try:
@@ -257,7 +256,7 @@ def delete_topics(
                 )
             )
             continue
-        records.append(TopicDeleted(topic_id=topic.topic_id))
+        records += deletion_records(topic.deleted(), topic.properties)
         results.append(DeleteResult(name=topic.name, topic_id=topic.topic_id))
     return Decision(records=tuple(records), results=tuple(results))
 
@@ -290,9 +289,7 @@ def deletion_cost(image: MetadataImage, reference: TopicReference) -> int:
 def finish_purges(image: MetadataImage, topic_ids: Iterable[TopicId]) -> Decision[None]:
     """Records that deleted topics are purged completely; skips those already recorded."""
     waiting = [topic_id for topic_id in topic_ids if topic_id in image.pending_purges]
-    return Decision(
-        records=tuple(TopicPurged(topic_id=topic_id) for topic_id in waiting), results=()
-    )
+    return Decision(records=tuple(map(finished_purge_record, waiting)), results=())
 
 
 # --- partitions and properties ---------------------------------------------------------------
@@ -302,26 +299,26 @@ def create_partitions(
     image: MetadataImage,
     topics: Sequence[NewPartitions],
     *,
-    node_ids: Sequence[NodeId],
     intent: Intent = Intent.APPLY,
 ) -> Decision[TopicResult]:
     """Returns one result per name, in order; `partition_count` of a result is the new total."""
     added_count = 0
 
-    def add(topic: NewPartitions) -> tuple[PartitionsAdded, TopicResult]:
+    def add(asked: NewPartitions) -> tuple[Records, TopicResult]:
         nonlocal added_count
-        record = _add_partitions(image, topic, node_ids, added_count)
-        added_count += len(record.replicas)
-        return record, TopicResult(
-            name=topic.name, topic_id=record.topic_id, partition_count=topic.partition_count
+        topic, replicas = _added_partitions(image, asked, added_count)
+        added_count += len(replicas)
+        records = partition_records(topic.topic_id, topic.partition_count, replicas)
+        return records, TopicResult(
+            name=topic.name, topic_id=topic.topic_id, partition_count=asked.partition_count
         )
 
     return _decide_each(topics, add, intent)
 
 
-def _add_partitions(
-    image: MetadataImage, asked: NewPartitions, node_ids: Sequence[NodeId], added_count: int
-) -> PartitionsAdded:
+def _added_partitions(
+    image: MetadataImage, asked: NewPartitions, added_count: int
+) -> tuple[TopicImage, tuple[Replicas, ...]]:
     topic = image.topics.get(asked.name)
     if topic is None:
         raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -340,7 +337,7 @@ def _add_partitions(
     additional = wanted - present
     _check_partition_count(added_count + additional)
     if asked.assignments is None:
-        replicas = place(present, additional, topic.replication_factor, node_ids)
+        replicas = place(present, additional, topic.replication_factor, image.unfenced())
     else:
         replicas = asked.assignments
         if len(replicas) != additional:
@@ -349,8 +346,8 @@ def _add_partitions(
                 f"Attempted to add {additional} additional partition(s), but only"
                 f" {len(replicas)} assignment(s) were specified.",
             )
-        check_assignments(replicas, node_ids, replication_factor=topic.replication_factor)
-    return PartitionsAdded(topic_id=topic.topic_id, first_partition=present, replicas=replicas)
+        check_assignments(replicas, image.brokers, replication_factor=topic.replication_factor)
+    return topic, replicas
 
 
 def _check_partition_count(count: int) -> None:
@@ -371,16 +368,16 @@ def set_topic_properties(
 ) -> Decision[TopicResult]:
     """Returns one result per name, in order; unchanged properties need no record."""
 
-    def set_properties(change: NewProperties) -> tuple[TopicConfigsSet | None, TopicResult]:
+    def set_properties(change: NewProperties) -> tuple[Records, TopicResult]:
         topic = image.topics.get(change.name)
         if topic is None:
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         _check_topic_config(change.properties, defaults)
         _check_tiering_change(topic, change.properties)
-        wanted = dict(change.properties)
-        is_changed = dict(topic.properties) != wanted
-        record = TopicConfigsSet(topic_id=topic.topic_id, properties=wanted) if is_changed else None
-        return record, TopicResult(
+        records = config_records(
+            ResourceType.TOPIC, topic.name, topic.properties, change.properties
+        )
+        return records, TopicResult(
             name=topic.name,
             topic_id=topic.topic_id,
             partition_count=topic.partition_count,
@@ -419,27 +416,45 @@ def _check_tiering_change(topic: TopicImage, properties: Mapping[str, str]) -> N
         )
 
 
-def is_true(properties: Mapping[str, str], name: str) -> bool:
-    """Parses a boolean as the configuration does: blanks and case do not matter."""
-    return properties.get(name, "").strip().lower() == "true"
-
-
 # --- brokers and producers -------------------------------------------------------------------
 
 
-def start_broker(node_id: NodeId) -> Decision[None]:
-    """Bumps the leader epoch of everything the broker leads, so that clients notice the restart."""
-    return Decision(records=(BrokerStarted(node_id=node_id),), results=())
+def register_broker(image: MetadataImage, process: RegisterBrokerRecord) -> Decision[None]:
+    """Registers a broker process, in place of an earlier one.
+
+    Its epoch is the offset of its record, as in Kafka. What it leads gets new leader epochs, so
+    that clients notice the restart.
+    """
+    raised = raise_leader_epochs(image, process.broker_id).records
+    record = process.replaced(broker_epoch=image.next_offset)
+    return Decision(records=(record, *raised), results=())
+
+
+def raise_leader_epochs(image: MetadataImage, node_id: NodeId) -> Decision[None]:
+    """Raises the leader epoch of everything the broker leads: it is elected again."""
+    raised = (
+        PartitionChangeRecord(
+            partition_id=partition.partition, topic_id=topic.topic_id, leader=node_id
+        )
+        for topic in image.topics.values()
+        for partition in topic.partitions
+        if partition.leader == node_id
+    )
+    return Decision(records=tuple(raised), results=())
 
 
 def allocate_producer_ids(
-    image: MetadataImage, count: int = PRODUCER_IDS_PER_BLOCK
+    image: MetadataImage, node_id: NodeId, count: int = PRODUCER_IDS_PER_BLOCK
 ) -> Decision[range]:
     """Allocates one block of unused ids. Raises StorageError if all 2^63 ids are used up."""
     first = image.next_producer_id
     if first > LONG_MAX - count:
         raise StorageError(f"all producer ids up to {first} are given away")
-    record = ProducerIdsAllocated(next_producer_id=first + count)
+    record = ProducerIdsRecord(
+        broker_id=node_id,
+        broker_epoch=image.brokers[node_id].broker_epoch,
+        next_producer_id=first + count,
+    )
     return Decision(records=(record,), results=(range(first, first + count),))
 
 
@@ -450,12 +465,12 @@ def update_features(
     image: MetadataImage, updates: Collection[NewLevel], *, intent: Intent = Intent.APPLY
 ) -> Decision[LevelResult]:
     """Sets all levels, or none, as Kafka's FeatureControlManager does; returns one result."""
-    records: list[MetadataRecord] = []
+    records: Records = []
     try:
         for update in updates:
             _check_level(image, update)
             if update.level != image.finalized_level(update.feature):
-                records.append(FeatureLevelSet(feature=update.feature, level=update.level))
+                records.append(FeatureLevelRecord(name=update.feature, feature_level=update.level))
     except Refusal as refusal:
         result = LevelResult(error_code=refusal.error_code, error_message=refusal.message)
         return Decision(records=(), results=(result,))
@@ -503,27 +518,27 @@ ItemT = TypeVar("ItemT", NewTopic, NewPartitions, NewProperties)
 
 def _decide_each(
     items: Sequence[ItemT],
-    decide: Callable[[ItemT], tuple[MetadataRecord | None, TopicResult]],
+    decide: Callable[[ItemT], tuple[Records, TopicResult]],
     intent: Intent,
 ) -> Decision[TopicResult]:
     """Decides on each item; a refusal is its result.
 
     Kafka, too, answers an item that a client names twice only once.
     """
-    records: list[MetadataRecord] = []
+    records: Records = []
     results: list[TopicResult] = []
     counts = Counter(item.name for item in items)
     for item in {item.name: item for item in items}.values():
         try:
             if counts[item.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            record, result = decide(item)
+            made, result = decide(item)
         except Refusal as refusal:
             result = TopicResult(
                 name=item.name, error_code=refusal.error_code, error_message=refusal.message
             )
         else:
-            records += [record] if record is not None else []
+            records += made
         results.append(result)
     return Decision(
         records=tuple(records) if intent is Intent.APPLY else (), results=tuple(results)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Generic, TypeVar
 
-from strandline.broker.cluster.metadata.records import MetadataRecord, Replicas
+from strandline.broker.cluster.metadata.records import Replicas
+from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.definition import BOOLEAN, INT, SHORT, key
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId

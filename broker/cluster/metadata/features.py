@@ -5,7 +5,7 @@ metadata.version     25 (4.0-IV3): a KRaft cluster with topic ids; tools look he
 group.version        1, where the group protocol of KIP-848 is served
 transaction.version  0, 1 and 2 (KIP-890), by default 2: see `TransactionVersion`
 
-The image holds the levels that an administrator has set; every other feature has its default.
+A new cluster begins with a record for each; as in Kafka, a feature without a record has level 0.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from strandline.broker.protocol.formats.metadata_records import FeatureLevelRecord, MetadataRecord
 from strandline.storage.errors import UnsupportedFormat
 
 TRANSACTION_VERSION = "transaction.version"
@@ -24,7 +25,7 @@ class Feature:
 
     name: str
     lowest: int
-    # The default as well.
+    # That of a new cluster as well.
     highest: int
     settable: Collection[int]
 
@@ -35,6 +36,11 @@ _ALL = (
     Feature(name=TRANSACTION_VERSION, lowest=0, highest=2, settable=(0, 1, 2)),
 )
 FEATURES: Mapping[str, Feature] = {feature.name: feature for feature in _ALL}
+
+
+def first_levels() -> list[MetadataRecord]:
+    """The levels of a new cluster."""
+    return [FeatureLevelRecord(name=one.name, feature_level=one.highest) for one in _ALL]
 
 
 def check_levels(levels: Mapping[str, int]) -> None:

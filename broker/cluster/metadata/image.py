@@ -5,47 +5,71 @@
 
 Version n is the state after log entry n. The same entries always give the same image, on every
 broker; nothing in an image comes from anywhere else. A reader keeps the image it began with. What
-entries do not change, two images share: an entry costs what it changes, and a copy of the mappings
-that have it (15 us for 5,000 topics).
+entries do not change, two images share (section.py): an entry costs what it changes.
 
-Invariant: a topic is reachable by name and by id, partitions are numbered from 0 without a gap,
-and a leader epoch never goes back. A record that does not fit (a second topic of one name) means
-that the log is not what the controller wrote: CorruptFile, never a guess.
+Invariant: a topic is reachable by name and by id, and partitions are numbered from 0 without a gap.
+A record that does not fit (a second topic of one name) means that the log is not what the
+controller wrote: CorruptFile, never a guess. One that an image has no place for (an ACL) is that of
+a later release.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
-from strandline.broker.cluster.metadata.features import FEATURES, check_levels
+from strandline.broker.cluster.metadata.features import check_levels
 from strandline.broker.cluster.metadata.records import (
-    BrokerConfigsSet,
-    BrokerStarted,
-    ClientQuotasSet,
-    ClusterCreated,
-    FeatureLevelSet,
-    GroupConfigsSet,
-    LeaderEpochsRaised,
-    MetadataRecord,
+    ALL_BROKERS,
+    SCRAM_MECHANISMS,
+    DeletedTopic,
     NodeId,
-    PartitionsAdded,
-    ProducerIdsAllocated,
     QuotaEntity,
     Replicas,
-    ScramCredentialsSet,
-    TopicConfigsSet,
-    TopicCreated,
-    TopicDeleted,
-    TopicPurged,
+    deleted_topic,
+    purged_topic_id,
 )
+from strandline.broker.cluster.metadata.section import ImageSection, SectionDelta
 from strandline.broker.cluster.metadata.topic_names import collision_key
-from strandline.storage.errors import CorruptFile
-from strandline.storage.model import Epoch, TopicId, TopicPartition
+from strandline.broker.protocol.formats.metadata_records import (
+    UNASSIGNED_DIRECTORY,
+    BrokerRegistrationChangeRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    ResourceType,
+    TopicRecord,
+    UnregisterBrokerRecord,
+    UserScramCredentialRecord,
+)
+from strandline.broker.security.scram import ScramCredential
+from strandline.storage.errors import CorruptFile, UnsupportedFormat
+from strandline.storage.model import Epoch, Offset, TopicId, TopicPartition
 
 NO_LEADER: NodeId = -1
+# In a PartitionChangeRecord.
+SAME_LEADER: Final = -2
+SAME_STATE: Final = -1
+_LISTS: Final = (
+    "isr",
+    "replicas",
+    "removing_replicas",
+    "adding_replicas",
+    "directories",
+    "eligible_leader_replicas",
+    "last_known_elr",
+)
 
 
 KeyT = TypeVar("KeyT")
@@ -54,13 +78,75 @@ ValueT = TypeVar("ValueT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionImage:
-    """The replicas of a partition: `replicas` begin with the preferred leader; `isr`: in sync."""
+    """The state of a partition (Kafka's PartitionRegistration).
+
+    `replicas` begin with the preferred leader, and `directories` has the log folder of each; `isr`
+    are in sync. The partition's epoch rises with every change, that of the leader with every
+    election. Eligible leader replicas are those of KIP-966.
+    """
 
     partition: int
     leader: NodeId
     leader_epoch: Epoch
+    partition_epoch: int = 0
     replicas: Replicas
     isr: Replicas
+    removing_replicas: Replicas = ()
+    adding_replicas: Replicas = ()
+    leader_recovery_state: int = 0
+    directories: tuple[uuid.UUID, ...] = ()
+    eligible_leader_replicas: Replicas = ()
+    last_known_elr: Replicas = ()
+
+    @classmethod
+    def of(cls, record: PartitionRecord) -> PartitionImage:
+        return cls(
+            partition=record.partition_id,
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            leader_recovery_state=record.leader_recovery_state,
+            **{name: tuple(getattr(record, name) or ()) for name in _LISTS},
+        )
+
+    def changed_by(self, change: PartitionChangeRecord) -> PartitionImage:
+        """Returns the state after a change (PartitionRegistration.merge)."""
+        values: dict[str, Any] = {
+            name: tuple(value) for name in _LISTS if (value := getattr(change, name)) is not None
+        }
+        if change.replicas is not None and not change.directories:
+            known = dict(zip(self.replicas, self.directories, strict=False))
+            folders = (known.get(node, UNASSIGNED_DIRECTORY) for node in change.replicas)
+            values["directories"] = tuple(folders)
+        if change.leader_recovery_state != SAME_STATE:
+            values["leader_recovery_state"] = change.leader_recovery_state
+        if change.leader != SAME_LEADER:
+            values["leader"] = change.leader
+            values["leader_epoch"] = self.leader_epoch + 1
+        return replace(self, partition_epoch=self.partition_epoch + 1, **values)
+
+    def with_leader_epoch(self, epoch: Epoch) -> PartitionImage:
+        """Returns the state with a higher leader epoch, that was found elsewhere."""
+        partition_epoch = max(epoch, self.partition_epoch + 1)
+        return replace(self, leader_epoch=epoch, partition_epoch=partition_epoch)
+
+    def record(self, topic_id: TopicId) -> PartitionRecord:
+        """Returns the record that makes this state."""
+        return PartitionRecord(
+            partition_id=self.partition,
+            topic_id=topic_id,
+            replicas=self.replicas,
+            isr=self.isr,
+            removing_replicas=self.removing_replicas,
+            adding_replicas=self.adding_replicas,
+            leader=self.leader,
+            leader_recovery_state=self.leader_recovery_state,
+            leader_epoch=self.leader_epoch,
+            partition_epoch=self.partition_epoch,
+            directories=self.directories,
+            eligible_leader_replicas=self.eligible_leader_replicas or None,
+            last_known_elr=self.last_known_elr or None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,59 +166,60 @@ class TopicImage:
     def replication_factor(self) -> int:
         return len(self.partitions[0].replicas)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletedTopic:
-    """A topic that clients no longer see and whose data still has to be purged."""
-
-    name: str
-    topic_id: TopicId
-    partition_count: int
-    properties: Mapping[str, str]
-
-
-def _nothing() -> MappingProxyType[Any, Any]:
-    return MappingProxyType({})
+    def deleted(self) -> DeletedTopic:
+        """Returns what is left of the topic when it is deleted."""
+        return DeletedTopic(
+            name=self.name, topic_id=self.topic_id, partition_count=self.partition_count
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
     """The metadata that all brokers of a cluster share; `cluster_id` is empty only in version 0.
 
+    `next_offset` is the offset of the next record, counted as in Kafka's log.
+
     Raises UnsupportedFormat for a level of a feature that only a later release knows.
     """
 
     version: int = 0
+    next_offset: Offset = 0
     cluster_id: str = ""
-    topics: MappingProxyType[str, TopicImage] = field(default_factory=_nothing)
-    topics_by_id: MappingProxyType[TopicId, TopicImage] = field(
-        default_factory=_nothing, repr=False, compare=False
+    # As they registered, with the changes since.
+    brokers: ImageSection[NodeId, RegisterBrokerRecord] = field(default_factory=ImageSection)
+    topics: ImageSection[str, TopicImage] = field(default_factory=ImageSection)
+    topics_by_id: ImageSection[TopicId, TopicImage] = field(
+        default_factory=ImageSection, compare=False
     )
     # The names of all topics by their collision keys.
-    names_by_collision: MappingProxyType[str, str] = field(
-        default_factory=_nothing, repr=False, compare=False
-    )
-    pending_purges: MappingProxyType[TopicId, DeletedTopic] = field(default_factory=_nothing)
+    names_by_collision: ImageSection[str, str] = field(default_factory=ImageSection, compare=False)
+    pending_purges: ImageSection[TopicId, DeletedTopic] = field(default_factory=ImageSection)
     next_producer_id: int = 0
     # Dynamic keys by node; None has the cluster-wide ones.
-    broker_properties: MappingProxyType[NodeId | None, Mapping[str, str]] = field(
-        default_factory=_nothing
+    broker_properties: ImageSection[NodeId | None, Mapping[str, str]] = field(
+        default_factory=ImageSection
     )
-    client_quotas: MappingProxyType[QuotaEntity, Mapping[str, float]] = field(
-        default_factory=_nothing
+    client_quotas: ImageSection[QuotaEntity, Mapping[str, float]] = field(
+        default_factory=ImageSection
     )
     # Properties by group, SCRAM credentials by user.
-    group_properties: MappingProxyType[str, Mapping[str, str]] = field(default_factory=_nothing)
-    scram_credentials: MappingProxyType[str, Mapping[str, str]] = field(default_factory=_nothing)
-    # Finalized levels that were set, by feature: see `features.py`.
-    feature_levels: MappingProxyType[str, int] = field(default_factory=_nothing)
+    group_properties: ImageSection[str, Mapping[str, str]] = field(default_factory=ImageSection)
+    scram_credentials: ImageSection[str, Mapping[str, ScramCredential]] = field(
+        default_factory=ImageSection
+    )
+    # Finalized levels above 0, by feature: see `features.py`.
+    feature_levels: ImageSection[str, int] = field(default_factory=ImageSection)
 
     def __post_init__(self) -> None:
         check_levels(self.feature_levels)
 
     def finalized_level(self, feature: str) -> int:
-        """Returns the finalized level of a feature of `FEATURES` (KIP-584)."""
-        return self.feature_levels.get(feature, FEATURES[feature].highest)
+        """Returns the finalized level of a feature (KIP-584), 0 if it is not finalized."""
+        return self.feature_levels.get(feature, 0)
+
+    def unfenced(self) -> tuple[NodeId, ...]:
+        """Returns the brokers that can lead partitions, in the order of their ids."""
+        return tuple(sorted(node for node, one in self.brokers.items() if not one.fenced))
 
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
         """Returns the partition, or None if there is no such topic or number."""
@@ -140,10 +227,6 @@ class MetadataImage:
         if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
             return None
         return topic.partitions[topic_partition.partition]
-
-    def apply(self, record: MetadataRecord) -> MetadataImage:
-        """Returns the image after one more entry that holds only `record`. Raises CorruptFile."""
-        return self.apply_entry((record,))
 
     def apply_entry(self, records: Iterable[MetadataRecord]) -> MetadataImage:
         """Returns the image after one more entry. Raises CorruptFile if a record does not fit."""
@@ -158,69 +241,6 @@ class MetadataImage:
         )
 
 
-class SectionDelta(Generic[KeyT, ValueT]):
-    """What changed in one mapping of an image, which is copied at the first change.
-
-    `before` is the whole mapping as it was, `after` as it is now.
-    """
-
-    __slots__ = ("_changed", "after", "before")
-
-    def __init__(
-        self, before: MappingProxyType[KeyT, ValueT], after: MappingProxyType[KeyT, ValueT]
-    ) -> None:
-        self.before = before
-        self.after: MappingProxyType[KeyT, ValueT] | dict[KeyT, ValueT] = after
-        # In the order of the changes.
-        self._changed: dict[KeyT, None] = {}
-        if after is not before:
-            self._changed = dict.fromkeys(key for key in before if key not in after)
-            for key, value in after.items():
-                known = before.get(key)
-                if known is not value and known != value:
-                    self._changed[key] = None
-
-    def __bool__(self) -> bool:
-        return bool(self._changed)
-
-    def __contains__(self, key: KeyT) -> bool:
-        """Whether the value of that key changed."""
-        return key in self._changed
-
-    def changed(self) -> list[ValueT]:
-        """Returns what is new or was altered, as it is now."""
-        return [self.after[key] for key in self._changed if key in self.after]
-
-    def gone(self) -> list[ValueT]:
-        """Returns what is not there any more, as it was."""
-        return [self.before[key] for key in self._changed if key not in self.after]
-
-    def set(self, key: KeyT, value: ValueT) -> None:
-        self._own()[key] = value
-        self._changed[key] = None
-
-    def drop(self, key: KeyT) -> ValueT | None:
-        """Drops the key; returns its value, None if it had none."""
-        if key not in self.after:
-            return None
-        if key in self.before:
-            self._changed[key] = None
-        else:
-            del self._changed[key]
-        return self._own().pop(key)
-
-    def _own(self) -> dict[KeyT, ValueT]:
-        if not isinstance(self.after, dict):
-            self.after = self.after.copy()
-        return self.after
-
-    def finish(self) -> MappingProxyType[KeyT, ValueT]:
-        """Returns `after`, which takes no further changes."""
-        if isinstance(self.after, dict):
-            self.after = MappingProxyType(self.after)
-        return self.after
-
-
 class MetadataDelta:
     """What entries of the log change in an image (Kafka's MetadataDelta), section by section.
 
@@ -233,7 +253,11 @@ class MetadataDelta:
         after = after or before
         self.before = before
         self.version = after.version
+        self.next_offset = after.next_offset
         self.cluster_id = after.cluster_id
+        self.brokers = SectionDelta(before.brokers, after.brokers)
+        # The topic that records change now.
+        self._open: _OpenTopic | None = None
         self.topics = SectionDelta(before.topics_by_id, after.topics_by_id)
         self._by_name = SectionDelta(before.topics, after.topics)
         self._collisions = SectionDelta(before.names_by_collision, after.names_by_collision)
@@ -249,7 +273,9 @@ class MetadataDelta:
         """Returns the image after the changes; ends the delta."""
         return MetadataImage(
             version=self.version,
+            next_offset=self.next_offset,
             cluster_id=self.cluster_id,
+            brokers=self.brokers.finish(),
             topics=self._by_name.finish(),
             topics_by_id=self.topics.finish(),
             names_by_collision=self._collisions.finish(),
@@ -271,122 +297,169 @@ class MetadataDelta:
 
     def drop_topic(self, topic_id: TopicId) -> None:
         """Drops the topic, if there is one."""
-        topic = self.topics.drop(topic_id)
+        topic = self.topics.after.get(topic_id)
         if topic is not None:
-            self._by_name.drop(topic.name)
-            self._collisions.drop(collision_key(topic.name))
+            self.topics.set(topic_id, None)
+            self._by_name.set(topic.name, None)
+            self._collisions.set(collision_key(topic.name), None)
 
     def replay(self, records: Iterable[MetadataRecord]) -> None:
         """Applies one more entry. Raises CorruptFile if a record does not fit."""
         self.version += 1
+        self.apply(records)
+
+    def apply(self, records: Iterable[MetadataRecord]) -> None:
+        """Applies records. Raises CorruptFile, or UnsupportedFormat for one of a later release."""
         for record in records:
             self._apply(record)
+            self.next_offset += 1
+        self._close_topic()
 
     def _apply(self, record: MetadataRecord) -> None:
         match record:
-            case ClusterCreated():
-                self._create_cluster(record)
-            case BrokerStarted():
-                self._start_broker(record.node_id)
-            case TopicCreated():
+            case PartitionRecord() | PartitionChangeRecord():
+                self._set_partition(record)
+            case TopicRecord():
                 self._create_topic(record)
-            case PartitionsAdded():
-                self._add_partitions(record)
-            case TopicConfigsSet():
-                topic = self._topic(record.topic_id, record)
-                properties = MappingProxyType(dict(record.properties))
-                self.set_topic(replace(topic, properties=properties))
-            case TopicDeleted():
-                self._delete_topic(record)
-            case TopicPurged():
-                if self.pending_purges.drop(record.topic_id) is None:
-                    raise self._misfit(record, "no such topic waits for its purge")
-            case ProducerIdsAllocated():
+            case ConfigRecord():
+                self._set_config(record)
+            case RemoveTopicRecord():
+                self._close_topic()
+                self.drop_topic(self._topic(record.topic_id, record).topic_id)
+            case RegisterBrokerRecord():
+                self.brokers.set(record.broker_id, record)
+            case BrokerRegistrationChangeRecord():
+                self._change_broker(record)
+            case UnregisterBrokerRecord():
+                self._broker(record.broker_id, record.broker_epoch, record)
+                self.brokers.set(record.broker_id, None)
+            case ProducerIdsRecord():
                 if record.next_producer_id < self.next_producer_id:
                     raise self._misfit(record, f"ids below {self.next_producer_id} are taken")
                 self.next_producer_id = record.next_producer_id
-            case LeaderEpochsRaised():
-                self._raise_epochs(record)
-            case BrokerConfigsSet():
-                _set_or_drop(self.broker_properties, record.node_id, record.properties)
-            case ClientQuotasSet():
-                _set_or_drop(self.client_quotas, record.entity, record.quotas)
-            case GroupConfigsSet():
-                _set_or_drop(self.group_properties, record.group_id, record.properties)
-            case ScramCredentialsSet():
-                _set_or_drop(self.scram_credentials, record.user, record.credentials)
-            case FeatureLevelSet():
-                self.feature_levels.set(record.feature, record.level)
-
-    def _create_cluster(self, record: ClusterCreated) -> None:
-        if self.cluster_id or not record.cluster_id:
-            raise self._misfit(record, f"the cluster is {self.cluster_id!r} already")
-        self.cluster_id = record.cluster_id
-
-    def _start_broker(self, node_id: NodeId) -> None:
-        for topic in tuple(self.topics.after.values()):
-            if any(partition.leader == node_id for partition in topic.partitions):
-                partitions = tuple(
-                    replace(partition, leader_epoch=partition.leader_epoch + 1)
-                    if partition.leader == node_id
-                    else partition
-                    for partition in topic.partitions
+            case ClientQuotaRecord():
+                names = {part.entity_type: part.entity_name or "" for part in record.entity}
+                value = None if record.remove else record.value
+                _set_one(self.client_quotas, QuotaEntity.of(names), record.key, value)
+            case UserScramCredentialRecord() | RemoveUserScramCredentialRecord():
+                self._set_credential(record)
+            case FeatureLevelRecord():
+                self.feature_levels.set(record.name, record.feature_level or None)
+            case NoOpRecord():
+                pass
+            case _:
+                raise UnsupportedFormat(
+                    f"metadata log entry {self.version} has a {type(record).__name__}: a later"
+                    " release wrote it, start that one or a newer one"
                 )
-                self.set_topic(replace(topic, partitions=partitions))
 
-    def _raise_epochs(self, record: LeaderEpochsRaised) -> None:
-        topic = self._topic(record.topic_id, record)
-        partitions = list(topic.partitions)
-        for number, epoch in record.leader_epochs:
-            if not 0 <= number < len(partitions):
-                raise self._misfit(record, f"the topic has {len(partitions)} partitions")
-            raised = max(epoch, partitions[number].leader_epoch)
-            partitions[number] = replace(partitions[number], leader_epoch=raised)
-        self.set_topic(replace(topic, partitions=tuple(partitions)))
-
-    def _create_topic(self, record: TopicCreated) -> None:
-        if record.topic in self._by_name.after:
+    def _create_topic(self, record: TopicRecord) -> None:
+        self._close_topic()
+        if record.name in self._by_name.after:
             raise self._misfit(record, "the name is taken")
         if record.topic_id in self.topics.after or record.topic_id in self.pending_purges.after:
             raise self._misfit(record, "the id is taken")
-        self.set_topic(
-            TopicImage(
-                name=record.topic,
-                topic_id=record.topic_id,
-                partitions=self._new_partitions(0, record.replicas, record),
-                properties=MappingProxyType(dict(record.properties)),
-            )
+        topic = TopicImage(
+            name=record.name,
+            topic_id=record.topic_id,
+            partitions=(),
+            properties=MappingProxyType({}),
         )
+        self._open = _OpenTopic(topic)
 
-    def _add_partitions(self, record: PartitionsAdded) -> None:
-        topic = self._topic(record.topic_id, record)
-        if record.first_partition != len(topic.partitions):
-            raise self._misfit(record, f"the topic has {len(topic.partitions)} partitions")
-        added = self._new_partitions(record.first_partition, record.replicas, record)
-        self.set_topic(replace(topic, partitions=topic.partitions + added))
+    def _open_topic(self, topic: TopicImage | None, record: MetadataRecord) -> _OpenTopic:
+        if topic is None:
+            raise self._misfit(record, "there is no such topic")
+        self._open = _OpenTopic(topic)
+        return self._open
 
-    def _new_partitions(
-        self, first: int, replicas: tuple[Replicas, ...], record: MetadataRecord
-    ) -> tuple[PartitionImage, ...]:
-        if not replicas or not all(replicas):
+    def _close_topic(self) -> None:
+        if self._open is not None:
+            self.set_topic(self._open.topic())
+            self._open = None
+
+    def _set_partition(self, record: PartitionRecord | PartitionChangeRecord) -> None:
+        topic = self._open
+        if topic is None or topic.topic_id != record.topic_id:
+            self._close_topic()
+            topic = self._open_topic(self.topics.after.get(record.topic_id), record)
+        partitions, number = topic.partitions, record.partition_id
+        if isinstance(record, PartitionRecord) and number == len(partitions):
+            partitions.append(PartitionImage.of(record))
+        elif not 0 <= number < len(partitions):
+            raise self._misfit(record, f"the topic has {len(partitions)} partitions")
+        elif isinstance(record, PartitionRecord):
+            partitions[number] = PartitionImage.of(record)
+        else:
+            partitions[number] = partitions[number].changed_by(record)
+        if not partitions[number].replicas:
             raise self._misfit(record, "a partition has no replica")
-        return tuple(
-            PartitionImage(
-                partition=partition, leader=nodes[0], leader_epoch=0, replicas=nodes, isr=nodes
+
+    def _set_config(self, record: ConfigRecord) -> None:
+        """Sets a property of a topic, a broker or a group, or the note of a purge."""
+        name = record.resource_name
+        try:
+            kind = ResourceType(record.resource_type)
+            if (topic_id := purged_topic_id(record)) is not None:
+                self._note_purge(topic_id, record)
+                return
+            node_id = int(name) if kind is ResourceType.BROKER and name != ALL_BROKERS else None
+        except ValueError as error:
+            raise self._misfit(record, str(error)) from error
+        if kind is ResourceType.TOPIC:
+            topic = self._open
+            if topic is None or topic.name != name:
+                self._close_topic()
+                topic = self._open_topic(self._by_name.after.get(name), record)
+            topic.properties = _with(topic.properties, record.name, record.value)
+        elif kind is ResourceType.BROKER:
+            _set_one(self.broker_properties, node_id, record.name, record.value)
+        elif kind is ResourceType.GROUP:
+            _set_one(self.group_properties, name, record.name, record.value)
+        else:
+            raise self._misfit(record, f"properties of a {kind.name} are not known")
+
+    def _note_purge(self, topic_id: TopicId, record: ConfigRecord) -> None:
+        if record.value is not None:
+            self.pending_purges.set(topic_id, deleted_topic(topic_id, record.value))
+        elif topic_id in self.pending_purges.after:
+            self.pending_purges.set(topic_id, None)
+        else:
+            raise self._misfit(record, "no such topic waits for its purge")
+
+    def _set_credential(
+        self, record: UserScramCredentialRecord | RemoveUserScramCredentialRecord
+    ) -> None:
+        mechanism = SCRAM_MECHANISMS.get(record.mechanism)
+        if mechanism is None:
+            raise self._misfit(record, "the mechanism is not known")
+        credential = None
+        if isinstance(record, UserScramCredentialRecord):
+            credential = ScramCredential(
+                salt=record.salt,
+                stored_key=record.stored_key,
+                server_key=record.server_key,
+                iterations=record.iterations,
             )
-            for partition, nodes in enumerate(replicas, start=first)
+        _set_one(self.scram_credentials, record.name, mechanism, credential)
+
+    def _change_broker(self, record: BrokerRegistrationChangeRecord) -> None:
+        broker = self._broker(record.broker_id, record.broker_epoch, record)
+        self.brokers.set(
+            record.broker_id,
+            broker.replaced(
+                fenced=record.fenced > 0 if record.fenced else broker.fenced,
+                in_controlled_shutdown=bool(record.in_controlled_shutdown)
+                or broker.in_controlled_shutdown,
+                log_dirs=record.log_dirs or broker.log_dirs,
+            ),
         )
 
-    def _delete_topic(self, record: TopicDeleted) -> None:
-        topic = self._topic(record.topic_id, record)
-        self.drop_topic(topic.topic_id)
-        deleted = DeletedTopic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partition_count=topic.partition_count,
-            properties=topic.properties,
-        )
-        self.pending_purges.set(topic.topic_id, deleted)
+    def _broker(self, node_id: NodeId, epoch: int, record: MetadataRecord) -> RegisterBrokerRecord:
+        broker = self.brokers.after.get(node_id)
+        if broker is None or broker.broker_epoch != epoch:
+            raise self._misfit(record, "no broker is registered under that epoch")
+        return broker
 
     def _topic(self, topic_id: TopicId, record: MetadataRecord) -> TopicImage:
         topic = self.topics.after.get(topic_id)
@@ -398,11 +471,36 @@ class MetadataDelta:
         return CorruptFile(f"metadata log entry {self.version}: {why}: {record}")
 
 
-def _set_or_drop(
-    section: SectionDelta[KeyT, Mapping[str, ValueT]], key: KeyT, values: Mapping[str, ValueT]
-) -> None:
-    """Sets `values`, or drops the key if there are none."""
-    if values:
-        section.set(key, MappingProxyType(dict(values)))
+class _OpenTopic:
+    """A topic while records change it: they are usually neighbours, and each would copy it."""
+
+    __slots__ = ("_before", "name", "partitions", "properties", "topic_id")
+
+    def __init__(self, before: TopicImage) -> None:
+        self._before = before
+        self.name, self.topic_id = before.name, before.topic_id
+        self.partitions = list(before.partitions)
+        self.properties = before.properties
+
+    def topic(self) -> TopicImage:
+        partitions = tuple(self.partitions)
+        return replace(self._before, partitions=partitions, properties=self.properties)
+
+
+def _with(
+    values: Mapping[str, ValueT], name: str, value: ValueT | None
+) -> MappingProxyType[str, ValueT]:
+    """Returns the values with one set, or without it if it is None."""
+    changed = dict(values)
+    if value is None:
+        changed.pop(name, None)
     else:
-        section.drop(key)
+        changed[name] = value
+    return MappingProxyType(changed)
+
+
+def _set_one(
+    section: SectionDelta[KeyT, Mapping[str, ValueT]], key: KeyT, name: str, value: ValueT | None
+) -> None:
+    """Sets one of the values of a key; a key without values is dropped."""
+    section.set(key, _with(section.after.get(key, MappingProxyType({})), name, value) or None)

@@ -1,37 +1,54 @@
-"""Entries and snapshots of the metadata log as bytes; see `metadata_log.py` for what they mean.
+"""Objects of the metadata log as bytes; see `metadata_log.py` for what they mean.
 
-Both are JSON documents with format, version and checksum. In a snapshot a topic's partitions are
-rows [partition, leader, leader epoch], its replicas and in-sync replicas pairs [partition, node].
+All are JSON documents with format, version and checksum. The `records` of an entry are Kafka's, in
+Kafka's JSON; those of a snapshot, which may be a hundred thousand, are a record batch of Kafka in
+base64, as in Kafka's own snapshots. Documents of before are read as well (old_records.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import base64
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from strandline.broker.cluster.metadata.image import (
-    DeletedTopic,
-    MetadataDelta,
-    MetadataImage,
-    PartitionImage,
-    TopicImage,
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage, TopicImage
+from strandline.broker.cluster.metadata.old_records import (
+    old_snapshot_records,
+    old_type,
+    replay_old,
 )
 from strandline.broker.cluster.metadata.records import (
-    MetadataRecord,
-    QuotaEntity,
-    decode_quotas,
-    decode_record,
-    decode_replicas,
-    encode_quotas,
-    encode_record,
-    encode_replicas,
+    ALL_BROKERS,
+    NO_BROKER,
+    config_records,
+    pending_purge_record,
+    quota_records,
+    scram_records,
 )
-from strandline.storage.errors import CorruptFile, UnsupportedFormat
-from strandline.storage.remote.keys import METADATA_SNAPSHOT_PREFIX, parse_metadata_key
+from strandline.broker.protocol.formats.metadata_records import (
+    FeatureLevelRecord,
+    MetadataRecord,
+    ProducerIdsRecord,
+    ResourceType,
+    TopicRecord,
+    UnknownRecord,
+    decode_record,
+    encode_record,
+    record_from_json,
+    record_to_json,
+)
+from strandline.broker.protocol.schema.errors import MalformedRequest
+from strandline.storage.errors import CorruptFile, CorruptRecords, UnsupportedFormat
+from strandline.storage.model import Offset
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.record import Record, encode_batch, iter_records
+from strandline.storage.remote.keys import (
+    METADATA_BOUNDARY_KEY,
+    METADATA_SNAPSHOT_PREFIX,
+    parse_metadata_key,
+)
 from strandline.storage.remote.manifest.json_document import (
     Fields,
-    Json,
     decode_document,
     encode_document,
 )
@@ -39,13 +56,13 @@ from strandline.storage.system import crc32c
 
 ENTRY_FORMAT = "strandline-metadata-entry"
 SNAPSHOT_FORMAT = "strandline-metadata-snapshot"
-VERSION = 1
-VERSIONS = range(1, 2)
-# Version 4 adds levels of features. It is written only where there are any: all else of an image is
-# readable by releases that know version 3.
-SNAPSHOT_VERSION = 3
-SNAPSHOT_VERSION_WITH_FEATURES = 4
-SNAPSHOT_VERSIONS = range(3, 5)
+BOUNDARY_FORMAT = "strandline-metadata-boundary"
+BOUNDARY_VERSION = 1
+# The versions before have records of their own; version 4 of a snapshot has levels of features.
+VERSION = 2
+VERSIONS = range(1, 3)
+SNAPSHOT_VERSION = 5
+SNAPSHOT_VERSIONS = range(3, 6)
 
 # Value of `previous` in the first entry.
 NO_ENTRY_CHECKSUM = "00000000"
@@ -53,10 +70,32 @@ NO_ENTRY_CHECKSUM = "00000000"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One decoded entry."""
+    """One decoded entry. One of before has `old` records, and its records were not counted."""
 
-    records: tuple[MetadataRecord, ...]
+    cluster_id: str
     previous: str
+    offset: Offset = 0
+    records: tuple[MetadataRecord, ...] = ()
+    old: tuple[Fields, ...] = ()
+
+    def replay(self, delta: MetadataDelta) -> None:
+        """Applies the entry. Raises CorruptFile or UnsupportedFormat."""
+        if delta.cluster_id not in ("", self.cluster_id):
+            raise CorruptFile(
+                f"metadata log entry {delta.version + 1} is of cluster {self.cluster_id}, those"
+                f" before it of {delta.cluster_id}"
+            )
+        delta.cluster_id = self.cluster_id
+        if self.old:
+            replay_old(self.old, delta)
+            return
+        if self.offset < delta.next_offset:
+            raise CorruptFile(
+                f"metadata log entry {delta.version + 1} begins at offset {self.offset}, those"
+                f" before it end at {delta.next_offset}"
+            )
+        delta.next_offset = self.offset
+        delta.replay(self.records)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +104,7 @@ class Snapshot:
 
     image: MetadataImage
     head_checksum: str
+    is_old: bool
 
 
 def entry_checksum(content: bytes) -> str:
@@ -73,18 +113,24 @@ def entry_checksum(content: bytes) -> str:
 
 
 def encode_entry(
-    records: Sequence[MetadataRecord], *, index: int, cluster_id: str, previous: str, writer: str
+    records: Sequence[MetadataRecord],
+    *,
+    before: MetadataImage,
+    cluster_id: str,
+    previous: str,
+    writer: str,
 ) -> bytes:
-    """Encodes entry `index` as an object."""
+    """Encodes the entry after `before` as an object."""
     return encode_document(
         ENTRY_FORMAT,
         VERSION,
         {
             "cluster_id": cluster_id,
-            "index": index,
+            "index": before.version + 1,
+            "offset": before.next_offset,
             "previous": previous,
             "writer": writer,
-            "records": [encode_record(record) for record in records],
+            "records": [record_to_json(record) for record in records],
         },
     )
 
@@ -93,49 +139,32 @@ def decode_entry(content: bytes, *, key: str, index: int) -> Entry:
     """Decodes entry `index`. Raises CorruptFile or UnsupportedFormat, naming `key`."""
     fields = decode_document(content, format_name=ENTRY_FORMAT, versions=VERSIONS, source=key)
     _check_index(fields, key, index)
-    try:
-        records = tuple(decode_record(record) for record in fields.objects("records"))
-    except UnsupportedFormat as error:
-        raise UnsupportedFormat(
-            f"{key}: {error}: a later release wrote it, start that one or a newer one"
-        ) from error
-    if not records:
+    cluster_id, previous = fields.text("cluster_id"), fields.text("previous")
+    found = tuple(fields.objects("records"))
+    if not found:
         raise CorruptFile(f"{key}: an entry without records")
-    return Entry(records=records, previous=fields.text("previous"))
+    if fields.integer("version") == 1:
+        _check_old(found, key)
+        return Entry(cluster_id=cluster_id, previous=previous, old=found)
+    return Entry(
+        cluster_id=cluster_id,
+        previous=previous,
+        offset=fields.count("offset"),
+        records=_decode(found, key),
+    )
 
 
 def encode_snapshot(image: MetadataImage, *, head_checksum: str) -> bytes:
     """Encodes the snapshot after entry `image.version`."""
     return encode_document(
         SNAPSHOT_FORMAT,
-        SNAPSHOT_VERSION_WITH_FEATURES if image.feature_levels else SNAPSHOT_VERSION,
+        SNAPSHOT_VERSION,
         {
             "cluster_id": image.cluster_id,
             "index": image.version,
+            "offset": image.next_offset,
             "previous": head_checksum,
-            "topics": [_encode_topic(topic) for topic in image.topics.values()],
-            "pending_purges": [_encode_purge(topic) for topic in image.pending_purges.values()],
-            "next_producer_id": image.next_producer_id,
-            "broker_configs": [
-                {"node_id": node_id, "properties": dict(properties)}
-                for node_id, properties in image.broker_properties.items()
-            ],
-            "client_quotas": [
-                {"entity": dict(entity.names), "quotas": encode_quotas(quotas)}
-                for entity, quotas in image.client_quotas.items()
-            ],
-            "group_configs": [
-                {"group_id": group_id, "properties": dict(properties)}
-                for group_id, properties in image.group_properties.items()
-            ],
-            "scram_credentials": [
-                {"user": user, "credentials": dict(credentials)}
-                for user, credentials in image.scram_credentials.items()
-            ],
-            "feature_levels": [
-                {"feature": feature, "level": level}
-                for feature, level in image.feature_levels.items()
-            ],
+            "records": _encode_batch(image_records(image)),
         },
     )
 
@@ -146,34 +175,32 @@ def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
         content, format_name=SNAPSHOT_FORMAT, versions=SNAPSHOT_VERSIONS, source=key
     )
     _check_index(fields, key, index)
-    topics = [_decode_topic(topic, key) for topic in fields.objects("topics")]
-    for names in ({topic.name for topic in topics}, {topic.topic_id for topic in topics}):
-        if len(names) != len(topics):
-            raise CorruptFile(f"{key}: two topics of one name or id")
-    delta = MetadataDelta(
-        MetadataImage(
-            version=index,
-            cluster_id=fields.text("cluster_id"),
-            next_producer_id=fields.integer("next_producer_id"),
-        )
+    is_old = fields.integer("version") < SNAPSHOT_VERSION
+    delta = MetadataDelta(MetadataImage(version=index, cluster_id=fields.text("cluster_id")))
+    if is_old:
+        delta.apply(old_snapshot_records(fields, key))
+        # Records were not counted.
+        delta.next_offset = index
+    else:
+        delta.apply(_decode_batch(fields.text("records"), key))
+        delta.next_offset = fields.count("offset")
+    return Snapshot(image=delta.image(), head_checksum=fields.text("previous"), is_old=is_old)
+
+
+def encode_boundary(index: int) -> bytes:
+    """Encodes the boundary: entries up to `index` may be deleted."""
+    return encode_document(BOUNDARY_FORMAT, BOUNDARY_VERSION, {"index": index})
+
+
+def decode_boundary(content: bytes) -> int:
+    """Returns the index in a boundary. Raises CorruptFile or UnsupportedFormat."""
+    fields = decode_document(
+        content,
+        format_name=BOUNDARY_FORMAT,
+        versions=range(1, BOUNDARY_VERSION + 1),
+        source=METADATA_BOUNDARY_KEY,
     )
-    for topic in topics:
-        delta.set_topic(topic)
-    for purge in map(_decode_purge, fields.objects("pending_purges")):
-        delta.pending_purges.set(purge.topic_id, purge)
-    for one in fields.objects("broker_configs"):
-        delta.broker_properties.set(one.optional_integer("node_id"), _properties(one))
-    for one in fields.objects("client_quotas"):
-        quotas = MappingProxyType(decode_quotas(one, "quotas"))
-        delta.client_quotas.set(QuotaEntity.of(one.texts_by_name("entity")), quotas)
-    for one in fields.objects("group_configs"):
-        delta.group_properties.set(one.text("group_id"), _properties(one))
-    for one in fields.objects("scram_credentials"):
-        credentials = MappingProxyType(one.texts_by_name("credentials"))
-        delta.scram_credentials.set(one.text("user"), credentials)
-    for one in fields.optional_objects("feature_levels"):
-        delta.feature_levels.set(one.text("feature"), one.integer("level"))
-    return Snapshot(image=delta.image(), head_checksum=fields.text("previous"))
+    return fields.count("index")
 
 
 def check_document(content: bytes, *, key: str) -> None:
@@ -204,59 +231,79 @@ def _check_index(fields: Fields, key: str, index: int) -> None:
         raise CorruptFile(f"{key}: holds number {found}; it was renamed or copied")
 
 
-def _encode_topic(topic: TopicImage) -> dict[str, Json]:
-    return {
-        "name": topic.name,
-        "topic_id": str(topic.topic_id),
-        "partitions": [[p.partition, p.leader, p.leader_epoch] for p in topic.partitions],
-        "replicas": encode_replicas((p.partition, p.replicas) for p in topic.partitions),
-        "isr": encode_replicas((p.partition, p.isr) for p in topic.partitions),
-        "properties": dict(topic.properties),
-    }
+def _encode_batch(records: Iterable[MetadataRecord]) -> str:
+    values = [
+        Record(offset=offset, timestamp_ms=0, key=None, value=encode_record(record))
+        for offset, record in enumerate(records)
+    ]
+    return base64.b64encode(encode_batch(values)).decode() if values else ""
 
 
-def _decode_topic(fields: Fields, key: str) -> TopicImage:
-    rows = list(fields.rows("partitions", 3))
-    replicas = decode_replicas(fields, "replicas", first_partition=0)
-    isr = decode_replicas(fields, "isr", first_partition=0)
-    if not len(rows) == len(replicas) == len(isr) or not rows:
-        raise CorruptFile(f"{key}: topic {fields.text('name')} has unequal lists of partitions")
-    if [partition for partition, _, _ in rows] != list(range(len(rows))):
-        raise CorruptFile(f"{key}: topic {fields.text('name')} leaves out a partition")
-    return TopicImage(
-        name=fields.text("name"),
-        topic_id=fields.uuid("topic_id"),
-        partitions=tuple(
-            PartitionImage(
-                partition=partition,
-                leader=leader,
-                leader_epoch=leader_epoch,
-                replicas=replicas[partition],
-                isr=isr[partition],
-            )
-            for partition, leader, leader_epoch in rows
-        ),
-        properties=_properties(fields),
+def _decode_batch(text: str, key: str) -> Iterator[MetadataRecord]:
+    try:
+        encoded = base64.b64decode(text, validate=True)
+        for batch in walk(encoded):
+            for record in iter_records(encoded, batch.header, batch.position):
+                yield decode_record(record.value or b"")
+    except UnknownRecord as error:
+        raise _of_later_release(key, error) from error
+    except (MalformedRequest, CorruptRecords, ValueError) as error:
+        raise CorruptFile(f"{key}: {error}") from error
+
+
+def _decode(records: Iterable[Fields], key: str) -> tuple[MetadataRecord, ...]:
+    try:
+        return tuple(record_from_json(record.json) for record in records)
+    except UnknownRecord as error:
+        raise _of_later_release(key, error) from error
+    except MalformedRequest as error:
+        raise CorruptFile(f"{key}: {error}") from error
+
+
+def _check_old(records: Iterable[Fields], key: str) -> None:
+    try:
+        for record in records:
+            old_type(record)
+    except UnsupportedFormat as error:
+        raise _of_later_release(key, error) from error
+
+
+def _of_later_release(key: str, error: Exception) -> UnsupportedFormat:
+    return UnsupportedFormat(
+        f"{key}: {error}: a later release wrote it, start that one or a newer one"
     )
 
 
-def _encode_purge(topic: DeletedTopic) -> dict[str, Json]:
-    return {
-        "name": topic.name,
-        "topic_id": str(topic.topic_id),
-        "partition_count": topic.partition_count,
-        "properties": dict(topic.properties),
-    }
+# --- the records of an image ---------------------------------------------------------------------
 
 
-def _decode_purge(fields: Fields) -> DeletedTopic:
-    return DeletedTopic(
-        name=fields.text("name"),
-        topic_id=fields.uuid("topic_id"),
-        partition_count=fields.integer("partition_count"),
-        properties=_properties(fields),
-    )
+def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
+    """Yields the records that make an image out of nothing, without version, offset and cluster.
+
+    In the order of Kafka's MetadataImage.write: what a record names stands before it.
+    """
+    for feature, level in image.feature_levels.items():
+        yield FeatureLevelRecord(name=feature, feature_level=level)
+    yield from image.brokers.values()
+    for topic in image.topics.values():
+        yield from _topic_records(topic)
+    for node_id, properties in image.broker_properties.items():
+        name = ALL_BROKERS if node_id is None else str(node_id)
+        yield from config_records(ResourceType.BROKER, name, {}, properties)
+    for group_id, properties in image.group_properties.items():
+        yield from config_records(ResourceType.GROUP, group_id, {}, properties)
+    for deleted in image.pending_purges.values():
+        yield pending_purge_record(deleted)
+    for entity, quotas in image.client_quotas.items():
+        yield from quota_records(entity, {}, quotas)
+    if image.next_producer_id:
+        yield ProducerIdsRecord(broker_id=NO_BROKER, next_producer_id=image.next_producer_id)
+    for user, credentials in image.scram_credentials.items():
+        yield from scram_records(user, {}, credentials)
 
 
-def _properties(fields: Fields) -> Mapping[str, str]:
-    return MappingProxyType(fields.texts_by_name("properties"))
+def _topic_records(topic: TopicImage) -> Iterator[MetadataRecord]:
+    yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
+    yield from config_records(ResourceType.TOPIC, topic.name, {}, topic.properties)
+    for partition in topic.partitions:
+        yield partition.record(topic.topic_id)

@@ -9,6 +9,10 @@ If a mirror is damaged or has lost objects, a restore takes what precedes the da
 
 The next entry is 10 and names the existing 9 as its predecessor: no name is used twice, and a
 broker that has 6 and 7 on its disk detects that the log has a second writer.
+
+Pruning frees names, and a writer that was paused meanwhile could create one of them again. So
+`metadata/boundary` says which names may be free. It is raised before they are deleted, and only
+grows; what was created or read counts only if the boundary, read afterwards, lies below it.
 """
 
 from __future__ import annotations
@@ -21,21 +25,26 @@ from dataclasses import dataclass, replace
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.log_format import (
     NO_ENTRY_CHECKSUM,
+    Entry,
     cluster_id_of,
+    decode_boundary,
     decode_entry,
     decode_snapshot,
+    encode_boundary,
     entry_checksum,
 )
-from strandline.broker.cluster.metadata.records import MetadataRecord
+from strandline.storage.crash_points import METADATA_AFTER_BOUNDARY, crash_point
 from strandline.storage.errors import (
     CorruptFile,
     ObjectCorrupt,
     ObjectNotFound,
+    PreconditionFailed,
     UnsupportedFormat,
 )
 from strandline.storage.remote.keys import (
     CLUSTER_KEY,
     GROUPS_PREFIX,
+    METADATA_BOUNDARY_KEY,
     METADATA_LOG_PREFIX,
     METADATA_PREFIX,
     METADATA_SNAPSHOT_PREFIX,
@@ -46,14 +55,28 @@ from strandline.storage.remote.keys import (
 )
 from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
-from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.object_store.interface import (
+    IfAbsent,
+    IfMatches,
+    ObjectStore,
+    PutCondition,
+)
 
 log = logging.getLogger(__name__)
 
 # The newest, and one in reserve in case the newest is damaged.
 SNAPSHOTS_KEPT = 2
 # More entries than any cluster writes: a list of changes that claims more is not trusted.
-ENTRIES_MAX = 10**15
+ENTRIES_MAX = 10**12
+# More records than one entry has: a start has one for each partition.
+RECORDS_PER_ENTRY_MAX = 10**6
+# How often somebody else may prune while a history is read, or raise the boundary first: pruning
+# comes once in a snapshot interval.
+PRUNED_MEANWHILE_MAX = 3
+
+
+class NamesFreed(CorruptFile):
+    """Pruning may have freed the names of entries that were to be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +86,8 @@ class Loaded:
     image: MetadataImage
     head_checksum: str
     snapshot_version: int
+    # Whether a release before Kafka's records wrote the snapshot, or an entry after it.
+    is_old: bool = False
 
 
 NO_HISTORY = Loaded(MetadataImage(), NO_ENTRY_CHECKSUM, 0)
@@ -73,7 +98,13 @@ def read_history(store: ObjectStore, *, cluster_id: str) -> Loaded:
 
     Raises CorruptFile (damaged, missing, or another cluster's), UnsupportedFormat, or TierError.
     """
-    loaded = read_entries(store, _read_snapshot(store))
+    for attempt in range(1, PRUNED_MEANWHILE_MAX + 1):
+        try:
+            loaded = read_entries(store, _read_snapshot(store))
+            break
+        except NamesFreed:
+            if attempt == PRUNED_MEANWHILE_MAX:
+                raise
     _check_cluster(store, loaded.image, cluster_id)
     return loaded
 
@@ -130,6 +161,7 @@ def salvage_history(store: ObjectStore, *, cluster_id: str) -> SalvagedMetadata:
     entry = loaded.image.version
     if damage:
         newest = max(indexes(store, METADATA_PREFIX), default=0)
+        newest = max(newest, _freed_through_if_readable(store))
         loaded = _numbered(store, loaded, cluster_id, max(noted, newest))
     return SalvagedMetadata(loaded, damage, entry)
 
@@ -162,10 +194,10 @@ def _before_damage(store: ObjectStore) -> Loaded:
     found = NO_HISTORY
     with contextlib.suppress(CorruptFile, ObjectCorrupt, ObjectNotFound):
         found = _read_snapshot(store)
-        for records, head_checksum in _entries_after(store, found):
-            found = replace(
-                found, image=found.image.apply_entry(records), head_checksum=head_checksum
-            )
+        for entry, head_checksum in _entries_after(store, found):
+            delta = MetadataDelta(found.image)
+            entry.replay(delta)
+            found = replace(found, image=delta.image(), head_checksum=head_checksum)
     return found
 
 
@@ -173,7 +205,14 @@ def _numbered(store: ObjectStore, loaded: Loaded, cluster_id: str, version: int)
     """Renumbers the history to the newest object that exists, or existed."""
     if not version:
         return loaded
-    image = replace(loaded.image, version=version, cluster_id=cluster_id)
+    # Epochs of brokers are offsets, and those of lost entries are not given twice.
+    lost = min(version - loaded.image.version, ENTRIES_MAX) * RECORDS_PER_ENTRY_MAX
+    image = replace(
+        loaded.image,
+        version=version,
+        next_offset=loaded.image.next_offset + lost,
+        cluster_id=cluster_id,
+    )
     head_checksum = ""
     with contextlib.suppress(CorruptFile, ObjectCorrupt):
         head_checksum = checksum_at(store, version)
@@ -212,7 +251,7 @@ def _read_snapshot(store: ObjectStore) -> Loaded:
             )
             damage = damage or error
             continue
-        return Loaded(snapshot.image, snapshot.head_checksum, version)
+        return Loaded(snapshot.image, snapshot.head_checksum, version, snapshot.is_old)
     first = next(iter(indexes(store, METADATA_LOG_PREFIX, limit=1)), 1)
     if damage is not None and first != 1:
         raise damage
@@ -220,21 +259,36 @@ def _read_snapshot(store: ObjectStore) -> Loaded:
 
 
 def read_entries(store: ObjectStore, start: Loaded) -> Loaded:
-    """Reads the entries after `start`.
+    """Reads the entries after `start`. Raises NamesFreed if pruning may have freed their names.
 
     Reads them by name: a listing may lag, and only shows whether an entry in between is missing.
     """
-    delta, head_checksum = MetadataDelta(start.image), start.head_checksum
-    for records, checksum in _entries_after(store, start):
-        delta.replay(records)
+    try:
+        entries = list(_entries_after(store, start))
+    except CorruptFile:
+        _check_not_freed(store, start)
+        raise
+    if entries or start is NO_HISTORY:
+        _check_not_freed(store, start)
+    delta, head_checksum, is_old = MetadataDelta(start.image), start.head_checksum, start.is_old
+    for entry, checksum in entries:
+        entry.replay(delta)
         head_checksum = checksum
-    return Loaded(delta.image(), head_checksum, start.snapshot_version)
+        is_old |= bool(entry.old)
+    return Loaded(delta.image(), head_checksum, start.snapshot_version, is_old)
 
 
-def _entries_after(
-    store: ObjectStore, start: Loaded
-) -> Iterator[tuple[tuple[MetadataRecord, ...], str]]:
-    """Yields records and checksum of each entry. Raises CorruptFile at a damaged or missing one."""
+def _check_not_freed(store: ObjectStore, start: Loaded) -> None:
+    freed_through = _freed_through_if_readable(store)
+    if freed_through > start.image.version:
+        raise NamesFreed(
+            f"the metadata log in {store.url} was pruned up to entry {freed_through}, but its"
+            f" newest snapshot is {start.image.version}: some are missing; restore them from a copy"
+        )
+
+
+def _entries_after(store: ObjectStore, start: Loaded) -> Iterator[tuple[Entry, str]]:
+    """Yields each entry and its checksum. Raises CorruptFile at a damaged or missing one."""
     head_checksum = start.head_checksum
     index = start.image.version
     while (content := _read_entry(store, index + 1)) is not None:
@@ -246,7 +300,7 @@ def _entries_after(
                 f"{key}: does not follow the entry before it; it belongs to another history"
             )
         head_checksum = entry_checksum(content)
-        yield entry.records, head_checksum
+        yield entry, head_checksum
 
 
 def _read_entry(store: ObjectStore, index: int) -> bytes | None:
@@ -297,15 +351,22 @@ def indexes(
 
 
 def prune(store: ObjectStore) -> None:
-    """Deletes all but the newest snapshots, and the entries that the oldest kept one covers."""
+    """Deletes all but the newest snapshots, and the entries that the oldest kept one covers.
+
+        1 raise the boundary   2 delete
+
+    A crash in between leaves too much, which the next pruning deletes.
+    """
     versions = indexes(store, METADATA_SNAPSHOT_PREFIX)
     superfluous = [metadata_snapshot_key(version) for version in versions[:-SNAPSHOTS_KEPT]]
     first = first_kept(versions)
+    raise_boundary(store, first - 1)  # 1
+    crash_point(METADATA_AFTER_BOUNDARY)
     superfluous += [
         metadata_log_key(index) for index in indexes(store, METADATA_LOG_PREFIX) if index < first
     ]
     if superfluous:
-        store.delete(superfluous)
+        store.delete(superfluous)  # 2
 
 
 def first_kept(snapshots: Sequence[int]) -> int:
@@ -314,3 +375,64 @@ def first_kept(snapshots: Sequence[int]) -> int:
     The entry that a snapshot ends with stays: the mirror check compares it.
     """
     return snapshots[-SNAPSHOTS_KEPT] if len(snapshots) >= SNAPSHOTS_KEPT else 1
+
+
+# --- the boundary ------------------------------------------------------------------------------
+
+
+def freed_through(store: ObjectStore) -> int:
+    """Returns the last entry whose name may be free again; 0 if none was ever pruned.
+
+    Raises CorruptFile, ObjectCorrupt, UnsupportedFormat, or TierError.
+    """
+    try:
+        return decode_boundary(store.get(METADATA_BOUNDARY_KEY))
+    except ObjectNotFound:
+        return 0
+
+
+def _freed_through_if_readable(store: ObjectStore) -> int:
+    """As `freed_through`; 0 if it is damaged: its writer repairs it, see `counts`."""
+    with contextlib.suppress(CorruptFile, ObjectCorrupt):
+        return freed_through(store)
+    return 0
+
+
+def counts(store: ObjectStore, index: int) -> bool:
+    """Whether an entry that was created before this call is the first one of its name.
+
+    If not, its name may have been freed by pruning, and the log has another entry of this number.
+    Repairs a damaged boundary. Raises UnsupportedFormat, or TierError.
+    """
+    try:
+        return freed_through(store) < index
+    except (CorruptFile, ObjectCorrupt):
+        write_boundary(store)
+        return freed_through(store) < index
+
+
+def write_boundary(store: ObjectStore) -> None:
+    """Writes a boundary that is missing or damaged; logs of older releases have none.
+
+    Raises as `raise_boundary`.
+    """
+    raise_boundary(store, first_kept(indexes(store, METADATA_SNAPSHOT_PREFIX)) - 1)
+
+
+def raise_boundary(store: ObjectStore, index: int) -> None:
+    """Raises the boundary to `index`, if it is lower, missing or damaged.
+
+    Raises UnsupportedFormat, or TierError.
+    """
+    for attempt in range(1, PRUNED_MEANWHILE_MAX + 1):
+        condition: PutCondition = IfAbsent()
+        with contextlib.suppress(ObjectNotFound, CorruptFile, ObjectCorrupt):
+            condition = IfMatches(store.head(METADATA_BOUNDARY_KEY).etag)
+            if freed_through(store) >= index:
+                return
+        try:
+            store.put(METADATA_BOUNDARY_KEY, encode_boundary(index), condition=condition)
+            return
+        except PreconditionFailed:
+            if attempt == PRUNED_MEANWHILE_MAX:
+                raise

@@ -3,21 +3,33 @@
     metadata/log/00000000000000000041.json        one entry: records applied together
     metadata/log/00000000000000000042.json
     metadata/snapshot/00000000000000000040.json   the whole image after entry 40
+    metadata/boundary                             the entries whose names pruning may have freed
 
-    entry     {"format", "version", "cluster_id", "index", "previous", "writer", "records": [...]}
-    snapshot  {"format", "version", "cluster_id", "index", "previous", ...the image...}
+    entry     {"format", "version", "cluster_id", "index", "offset", "previous", "writer",
+               "records": [...]}
+    snapshot  {"format", "version", "cluster_id", "index", "offset", "previous", "records"}
+    boundary  {"format", "version", "index"}
 
+The records are Kafka's: in Kafka's JSON, and in a snapshot, whose records make its image out of
+nothing, as a batch of bytes (log_format.py).
+`offset` is the offset of the first one in Kafka's count, in a snapshot of the next one.
 `previous` is the checksum of the entry before (in a snapshot: of the entry it ends with), so a mix
 of two histories is detected. `writer` is new for every attempt to append: two brokers never write
 the same bytes, and a writer recognises its own entry after a lost answer.
 
 An append creates the next name if absent. A broker that finds the name taken has lost the race,
-reads the winner's entry, and decides again (`MetadataRaced`): this is the whole consensus.
+reads the winner's entry, and decides again (`MetadataRaced`). So has one that was paused for so
+long that the name had been taken and pruned: the boundary, which grows before names are deleted,
+tells it afterwards. This is the whole consensus; it needs no clock.
 
-    1 create entry n   2 image n is current   3 every SNAPSHOT_INTERVAL entries: write a snapshot
-    4 delete what two snapshots cover
+    1 create entry n   2 read the boundary: it is below n   3 image n is current
+    every SNAPSHOT_INTERVAL entries
+    4 write a snapshot   5 raise the boundary   6 delete what two snapshots cover
 
-A crash after 1 loses the answer, not the entry. 3 and 4 only save time: their failure is logged,
+The first append to a log of a release before Kafka's records converts it: a snapshot follows at
+once. From 1 on that release refuses the log by the version of its format (old_records.py).
+
+A crash after 1 loses the answer, not the entry. 4 to 6 only save time: their failure is logged,
 and a later round repeats them. Loading reads the newest whole snapshot and all entries after it; a
 missing or damaged entry is an error, because every image after it would be wrong (log_reader.py).
 
@@ -36,7 +48,9 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
+from strandline.broker.cluster.metadata.features import first_levels
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.log_format import (
     encode_entry,
@@ -46,13 +60,21 @@ from strandline.broker.cluster.metadata.log_format import (
 from strandline.broker.cluster.metadata.log_reader import (
     NO_HISTORY,
     Loaded,
+    counts,
     is_empty,
     prune,
+    raise_boundary,
     read_entries,
     read_history,
+    write_boundary,
 )
 from strandline.broker.cluster.metadata.mirror import MetadataMirror
-from strandline.broker.cluster.metadata.records import ClusterCreated, MetadataRecord
+from strandline.broker.protocol.formats.metadata_records import MetadataRecord
+from strandline.storage.crash_points import (
+    METADATA_AFTER_ENTRY,
+    METADATA_AFTER_SNAPSHOT,
+    crash_point,
+)
 from strandline.storage.errors import (
     CorruptFile,
     ObjectNotFound,
@@ -159,17 +181,23 @@ class MetadataLog:
                 read_history(self._mirror_store, cluster_id=self._cluster_id),
                 self._mirror_store.url,
             )
-        if self.refresh().version == 0:
+        self.refresh()
+        write_boundary(self._store)
+        if self.image.version == 0:
             # A lost race is fine: `append` has then read the winner's entry.
             with contextlib.suppress(MetadataRaced):
-                self.append([ClusterCreated(cluster_id=self._cluster_id)])
+                self.append(first_levels())
         return self.image
 
     def restore(self, found: Loaded, url: str) -> None:
-        """Restores the empty log from the history in its mirror at `url`, as one snapshot."""
+        """Restores the empty log from the history in its mirror at `url`, as one snapshot.
+
+        A process that was paused since the log was lost must not believe what it appends.
+        """
         version = found.image.version
         if version == 0:
             return
+        raise_boundary(self._store, version)
         content = encode_snapshot(found.image, head_checksum=found.head_checksum)
         self._store.put(metadata_snapshot_key(version), content, condition=IfAbsent())
         log.warning(
@@ -206,29 +234,36 @@ class MetadataLog:
         assert records, "an entry holds at least one record"
         self._check_store()
         # Fails before the write if the records do not fit: that is a bug of ours.
-        delta = MetadataDelta(self.image)
+        before = self.image
+        delta = MetadataDelta(before)
+        delta.cluster_id = self._cluster_id
         delta.replay(records)
         image = delta.image()
         content = encode_entry(
             records,
-            index=image.version,
-            cluster_id=image.cluster_id,
+            before=before,
+            cluster_id=self._cluster_id,
             previous=self._loaded.head_checksum,
             writer=new_unique(),
         )
         try:
             self._store.put(metadata_log_key(image.version), content, condition=IfAbsent())  # 1
-        except PreconditionFailed as error:
-            self.refresh()
-            raise MetadataRaced(
-                f"metadata log entry {image.version} was written by another broker"
-            ) from error
-        self._loaded = replace(  # 2
+        except PreconditionFailed:
+            self._lose(image.version)
+        crash_point(METADATA_AFTER_ENTRY)
+        if not counts(self._store, image.version):  # 2
+            self._lose(image.version)
+        self._loaded = replace(  # 3
             self._loaded, image=image, head_checksum=entry_checksum(content)
         )
-        if image.version - self._loaded.snapshot_version >= self._snapshot_interval:
+        entry_count = image.version - self._loaded.snapshot_version
+        if self._loaded.is_old or entry_count >= self._snapshot_interval:
             self._make_snapshot()
         return delta, image
+
+    def _lose(self, version: int) -> NoReturn:
+        self.refresh()
+        raise MetadataRaced(f"metadata log entry {version} was written by another broker")
 
     def mirror_once(self) -> int:
         """Copies missing objects to the mirror; returns how many entries it still lacks.
@@ -283,11 +318,12 @@ class MetadataLog:
     def _make_snapshot(self) -> None:
         version = self.image.version
         content = encode_snapshot(self.image, head_checksum=self._loaded.head_checksum)
-        written = replace(self._loaded, snapshot_version=version)
+        written = replace(self._loaded, snapshot_version=version, is_old=False)
         try:
-            self._store.put(metadata_snapshot_key(version), content, condition=IfAbsent())  # 3
+            self._store.put(metadata_snapshot_key(version), content, condition=IfAbsent())  # 4
             self._loaded = written
-            prune(self._store)  # 4
+            crash_point(METADATA_AFTER_SNAPSHOT)
+            prune(self._store)  # 5, 6
         except PreconditionFailed:
             # Another broker was quicker: images of one version are equal.
             self._loaded = written

@@ -9,7 +9,8 @@ which are written again; damaged ones are replaced. One request lists a store of
 change lists it, and a timer does so now and then.
 
 Entries are written before snapshots, in order, and never over a whole one. So two brokers that
-write different entries to the same mirror notice it at the first name that both use.
+write different entries to the same mirror notice it at the first name that both use, or at the
+mirror's own boundary if that name was pruned (log_reader.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from strandline.broker.cluster.metadata.log_reader import (
     SNAPSHOTS_KEPT,
     checksum_at,
     cluster_of,
+    counts,
     first_kept,
     indexes,
     prune,
@@ -43,6 +45,7 @@ from strandline.storage.errors import (
     StoreFull,
 )
 from strandline.storage.remote.keys import (
+    METADATA_BOUNDARY_KEY,
     METADATA_LOG_PREFIX,
     METADATA_PREFIX,
     METADATA_SNAPSHOT_PREFIX,
@@ -94,7 +97,8 @@ class MetadataMirror:
         known = {key for key in listed if _index(key) <= self.version}
         for key in kept.entries_without_gap(self._store.url):
             self._copy(key, known)
-        if [key for key in kept.snapshot_keys if self._copy(key, known)]:
+        copied = [key for key in kept.snapshot_keys if self._copy(key, known)]
+        if copied or METADATA_BOUNDARY_KEY not in listed:
             prune(self._mirror)
         self.snapshot_version = max(kept.snapshots, default=0)
 
@@ -196,7 +200,8 @@ class MetadataMirror:
         """Copies one intact object unless it is known to be there; returns whether it was missing.
 
         Raises CorruptFile if it is damaged here, or MirrorDiverged if a different intact one has
-        that name: MirrorTaken for an entry, which is written once and never changed.
+        that name: MirrorTaken for an entry, which is written once and never changed, also if
+        another broker has written and pruned it.
         """
         if key in known:
             return False
@@ -206,6 +211,11 @@ class MetadataMirror:
             self._mirror.put(key, content, condition=IfAbsent())
         except (PreconditionFailed, AccessDenied, StoreFull) as error:
             self._replace_damaged(key, content, error)
+        if key.startswith(METADATA_LOG_PREFIX) and not counts(self._mirror, _index(key)):
+            raise MirrorTaken(
+                f"the metadata in {self._mirror.url} were pruned beyond entry {_index(key)} of the"
+                f" log in {self._store.url}: another broker has written them"
+            )
         self.version = max(self.version, _index(key)) if self.version >= 0 else -1
         return True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.records import NodeId, Replicas
@@ -11,7 +11,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 
 
 def place(
-    first_partition: int, count: int, replication_factor: int, node_ids: Sequence[NodeId]
+    first_partition: int, count: int, replication_factor: int, node_ids: Collection[NodeId]
 ) -> tuple[Replicas, ...]:
     """Places the replicas of `count` partitions, leaders round-robin over the brokers."""
     if replication_factor > len(node_ids):
@@ -30,7 +30,7 @@ def place(
 
 def check_assignments(
     assignments: Sequence[Replicas],
-    node_ids: Sequence[NodeId],
+    node_ids: Collection[NodeId],
     *,
     replication_factor: int | None = None,
 ) -> None:

@@ -1,102 +1,53 @@
-"""The record types of the metadata log, and their form in JSON.
+"""Kafka's metadata records, made of the facts that controllers decide.
 
-A record is a fact: the controller has checked it, and `image.py` applies it. As JSON each is one
-object whose `type` is its name in `_FIELDS`. Replicas are pairs [partition, node] in order, the
-preferred leader first:
+A record is a fact: the controller has checked it, and `image.py` applies it. Facts of ours that
+take several records of Kafka (`broker/protocol/formats/metadata_records.py`) are written here once:
 
-    {"type": "partitions-added", "topic_id": "...", "first_partition": 2, "replicas": [[2,1],[3,1]]}
+    a topic         TopicRecord, a ConfigRecord for each property, PartitionRecords
+    a set of keys   a ConfigRecord for each key that changed, without a value where it was removed
+    a deletion      RemoveTopicRecord, and the note of its purge if it may have an archive
+
+The note is what Kafka has no word for. It is a dynamic property of all brokers (decision 26):
+
+    strandline.purge.<topic id>  =  <number of partitions> <name>
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from strandline.storage.errors import CorruptFile, UnsupportedFormat
+from strandline.broker.protocol.formats.metadata_records import (
+    UNASSIGNED_DIRECTORY,
+    ClientQuotaRecord,
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    QuotaEntityPart,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    ResourceType,
+    TopicRecord,
+    UserScramCredentialRecord,
+)
+from strandline.broker.security.scram import ScramCredential
 from strandline.storage.model import TopicId
-from strandline.storage.remote.manifest.json_document import Fields, Json
 
 NodeId: TypeAlias = int
 Replicas: TypeAlias = tuple[NodeId, ...]
 
+REMOTE_ENABLED = "remote.storage.enable"
+DELETE_ON_DISABLE = "remote.log.delete.on.disable"
+# The resource of the properties of all brokers.
+ALL_BROKERS = ""
+# In a ProducerIdsRecord that no broker asked for.
+NO_BROKER: NodeId = -1
+_PURGE_PREFIX = "strandline.purge."
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterCreated:
-    """The first record of every log: the cluster that the metadata belongs to."""
-
-    cluster_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerStarted:
-    """A broker starts: each partition that it leads gets a new leader epoch. Precedes serving."""
-
-    node_id: NodeId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicCreated:
-    """A topic was created. `replicas[p]` are the nodes of partition p, its first leader first."""
-
-    topic: str
-    topic_id: TopicId
-    replicas: tuple[Replicas, ...]
-    properties: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionsAdded:
-    """Partitions `first_partition` and up were added; the topic had exactly the lower ones."""
-
-    topic_id: TopicId
-    first_partition: int
-    replicas: tuple[Replicas, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfigsSet:
-    """The complete set of properties that the topic has from now on."""
-
-    topic_id: TopicId
-    properties: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicDeleted:
-    """A topic was deleted: its name is free again, the data of this id is to be purged."""
-
-    topic_id: TopicId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicPurged:
-    """The data of a deleted topic is purged in both tiers."""
-
-    topic_id: TopicId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdsAllocated:
-    """Producer ids below `next_producer_id` are never allocated again."""
-
-    next_producer_id: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderEpochsRaised:
-    """Leader epochs by partition that a restore found in the archive: the next ones are higher."""
-
-    topic_id: TopicId
-    leader_epochs: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfigsSet:
-    """The complete set of dynamic keys of a broker; `node_id` None: the cluster-wide defaults."""
-
-    node_id: NodeId | None
-    properties: Mapping[str, str]
+# Numbers of mechanisms in requests and records (ScramMechanism).
+SCRAM_MECHANISMS: Mapping[int, str] = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
+_SCRAM_NUMBERS = {name: number for number, name in SCRAM_MECHANISMS.items()}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -114,166 +65,143 @@ class QuotaEntity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientQuotasSet:
-    """The complete set of quotas of one entity; empty removes them."""
+class DeletedTopic:
+    """A topic that clients no longer see and whose archive still has to be purged."""
 
-    entity: QuotaEntity
-    quotas: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfigsSet:
-    """The complete set of properties of a group, which need not exist."""
-
-    group_id: str
-    properties: Mapping[str, str]
+    name: str
+    topic_id: TopicId
+    partition_count: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScramCredentialsSet:
-    """The complete set of SCRAM credentials of a user; empty disables SCRAM login.
-
-    The values are salted and hashed, in the form of `security/scram.py`.
-    """
-
-    user: str
-    credentials: Mapping[str, str]
+def is_true(properties: Mapping[str, str], name: str) -> bool:
+    """Parses a boolean as the configuration does: blanks and case do not matter."""
+    return properties.get(name, "").strip().lower() == "true"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureLevelSet:
-    """The finalized level of a feature of the cluster from now on."""
-
-    feature: str
-    level: int
+def may_be_archived(properties: Mapping[str, str]) -> bool:
+    """Whether the bucket may hold data of a topic: it is tiered, or had tiering disabled before."""
+    return is_true(properties, REMOTE_ENABLED) or is_true(properties, DELETE_ON_DISABLE)
 
 
-MetadataRecord: TypeAlias = (
-    ClusterCreated
-    | BrokerStarted
-    | TopicCreated
-    | PartitionsAdded
-    | TopicConfigsSet
-    | TopicDeleted
-    | TopicPurged
-    | ProducerIdsAllocated
-    | LeaderEpochsRaised
-    | BrokerConfigsSet
-    | ClientQuotasSet
-    | GroupConfigsSet
-    | ScramCredentialsSet
-    | FeatureLevelSet
-)
+# --- topics ------------------------------------------------------------------------------------
 
 
-def encode_record(record: MetadataRecord) -> dict[str, Json]:
-    """Encodes the record as a JSON object."""
-    name = _NAMES[type(record)]
-    fields = {key: field.encode(record, key) for key, field in _FIELDS[name][1].items()}
-    return {"type": name, **fields}
+def topic_records(
+    name: str, topic_id: TopicId, replicas: tuple[Replicas, ...], properties: Mapping[str, str]
+) -> list[MetadataRecord]:
+    """A new topic; `replicas[p]` are the nodes of partition p, its first leader first."""
+    return [
+        TopicRecord(name=name, topic_id=topic_id),
+        *config_records(ResourceType.TOPIC, name, {}, properties),
+        *partition_records(topic_id, 0, replicas),
+    ]
 
 
-def decode_record(fields: Fields) -> MetadataRecord:
-    """Decodes the record in a JSON object.
-
-    Raises CorruptFile for an invalid field, and UnsupportedFormat for a type that only a newer
-    strandline knows: skipping it would derive a wrong image.
-    """
-    type_name = fields.text("type")
-    if type_name not in _FIELDS:
-        raise UnsupportedFormat(f"metadata record of unknown type {type_name!r}")
-    record_type, table = _FIELDS[type_name]
-    return record_type(**{name: field.decode(fields, name) for name, field in table.items()})
-
-
-def encode_quotas(quotas: Mapping[str, float]) -> dict[str, Json]:
-    """Encodes quotas as the shortest texts that parse to the same numbers everywhere."""
-    return {key: repr(float(value)) for key, value in quotas.items()}
-
-
-def decode_quotas(fields: Fields, name: str) -> dict[str, float]:
-    """Decodes quotas. Raises CorruptFile for a value that is not a number."""
-    texts = fields.texts_by_name(name)
-    try:
-        return {key: float(text) for key, text in texts.items()}
-    except ValueError as error:
-        raise CorruptFile(f"metadata: {name} hold something that is no number: {texts}") from error
+def partition_records(
+    topic_id: TopicId, first_partition: int, replicas: tuple[Replicas, ...]
+) -> list[MetadataRecord]:
+    """New partitions `first_partition` and up; the topic has exactly the lower ones."""
+    return [
+        PartitionRecord(
+            partition_id=partition,
+            topic_id=topic_id,
+            replicas=nodes,
+            isr=nodes,
+            leader=nodes[0],
+            leader_epoch=0,
+            partition_epoch=0,
+            directories=(UNASSIGNED_DIRECTORY,) * len(nodes),
+        )
+        for partition, nodes in enumerate(replicas, first_partition)
+    ]
 
 
-def encode_replicas(partitions: Iterable[tuple[int, Replicas]]) -> list[Json]:
-    """Encodes replicas as pairs [partition, node]."""
-    return [[partition, node] for partition, nodes in partitions for node in nodes]
+def deletion_records(topic: DeletedTopic, properties: Mapping[str, str]) -> list[MetadataRecord]:
+    """A topic is deleted: its name is free again, and its archive is to be purged."""
+    removal = RemoveTopicRecord(topic_id=topic.topic_id)
+    return [removal, pending_purge_record(topic)] if may_be_archived(properties) else [removal]
 
 
-def decode_replicas(fields: Fields, name: str, *, first_partition: int) -> tuple[Replicas, ...]:
-    """Decodes nodes by partition from `first_partition` on. Raises CorruptFile for a gap."""
-    nodes: list[list[NodeId]] = []
-    for partition, node in fields.integer_pairs(name):
-        position = partition - first_partition
-        if position == len(nodes):
-            nodes.append([node])
-        elif 0 <= position == len(nodes) - 1:
-            nodes[position].append(node)
-        else:
-            raise CorruptFile(f"metadata: {name} name partition {partition} out of order")
-    return tuple(tuple(partition_nodes) for partition_nodes in nodes)
+def pending_purge_record(topic: DeletedTopic) -> ConfigRecord:
+    """The note that the archive of a topic is to be purged."""
+    return _purge_record(topic.topic_id, f"{topic.partition_count} {topic.name}")
 
 
-class _Field(NamedTuple):
-    """The JSON form of one field of a record."""
-
-    encode: Callable[[Any, str], Any]
-    decode: Callable[[Fields, str], Any]
+def finished_purge_record(topic_id: TopicId) -> ConfigRecord:
+    """The archive is purged: removes the note."""
+    return _purge_record(topic_id, None)
 
 
-_TEXT = _Field(getattr, Fields.text)
-_INTEGER = _Field(getattr, Fields.integer)
-_OPTIONAL_INTEGER = _Field(getattr, Fields.optional_integer)
-_UUID = _Field(lambda record, name: str(getattr(record, name)), Fields.uuid)
-_TEXTS = _Field(lambda record, name: dict(getattr(record, name)), Fields.texts_by_name)
-_REPLICAS = _Field(
-    lambda record, name: encode_replicas(enumerate(getattr(record, name))),
-    lambda fields, name: decode_replicas(fields, name, first_partition=0),
-)
-_ADDED_REPLICAS = _Field(
-    lambda added, name: encode_replicas(enumerate(getattr(added, name), added.first_partition)),
-    lambda fields, name: decode_replicas(
-        fields, name, first_partition=fields.integer("first_partition")
-    ),
-)
-_INTEGER_PAIRS = _Field(
-    lambda record, name: [list(pair) for pair in getattr(record, name)],
-    lambda fields, name: tuple(fields.integer_pairs(name)),
-)
-_ENTITY = _Field(
-    lambda record, name: dict(getattr(record, name).names),
-    lambda fields, name: QuotaEntity.of(fields.texts_by_name(name)),
-)
-_QUOTAS = _Field(lambda record, name: encode_quotas(getattr(record, name)), decode_quotas)
+def _purge_record(topic_id: TopicId, value: str | None) -> ConfigRecord:
+    return ConfigRecord(
+        resource_type=ResourceType.BROKER,
+        resource_name=ALL_BROKERS,
+        name=f"{_PURGE_PREFIX}{topic_id}",
+        value=value,
+    )
 
-_FIELDS: Mapping[str, tuple[type[MetadataRecord], Mapping[str, _Field]]] = {
-    "cluster-created": (ClusterCreated, {"cluster_id": _TEXT}),
-    "broker-started": (BrokerStarted, {"node_id": _INTEGER}),
-    "topic-created": (
-        TopicCreated,
-        {"topic": _TEXT, "topic_id": _UUID, "replicas": _REPLICAS, "properties": _TEXTS},
-    ),
-    "partitions-added": (
-        PartitionsAdded,
-        {"topic_id": _UUID, "first_partition": _INTEGER, "replicas": _ADDED_REPLICAS},
-    ),
-    "topic-configs-set": (TopicConfigsSet, {"topic_id": _UUID, "properties": _TEXTS}),
-    "topic-deleted": (TopicDeleted, {"topic_id": _UUID}),
-    "topic-purged": (TopicPurged, {"topic_id": _UUID}),
-    "producer-ids-allocated": (ProducerIdsAllocated, {"next_producer_id": _INTEGER}),
-    "leader-epochs-raised": (
-        LeaderEpochsRaised,
-        {"topic_id": _UUID, "leader_epochs": _INTEGER_PAIRS},
-    ),
-    "broker-configs-set": (BrokerConfigsSet, {"node_id": _OPTIONAL_INTEGER, "properties": _TEXTS}),
-    "client-quotas-set": (ClientQuotasSet, {"entity": _ENTITY, "quotas": _QUOTAS}),
-    "group-configs-set": (GroupConfigsSet, {"group_id": _TEXT, "properties": _TEXTS}),
-    "scram-credentials-set": (ScramCredentialsSet, {"user": _TEXT, "credentials": _TEXTS}),
-    "feature-level-set": (FeatureLevelSet, {"feature": _TEXT, "level": _INTEGER}),
-}
-_NAMES = {record_type: name for name, (record_type, _) in _FIELDS.items()}
+
+def purged_topic_id(record: ConfigRecord) -> TopicId | None:
+    """The topic of the note of a purge; None for any other property."""
+    is_note = (record.resource_type, record.resource_name) == (ResourceType.BROKER, ALL_BROKERS)
+    if not is_note or not record.name.startswith(_PURGE_PREFIX):
+        return None
+    return TopicId(record.name.removeprefix(_PURGE_PREFIX))
+
+
+def deleted_topic(topic_id: TopicId, note: str) -> DeletedTopic:
+    """Parses the note of a purge. Raises ValueError."""
+    count, _, name = note.partition(" ")
+    return DeletedTopic(name=name, topic_id=topic_id, partition_count=int(count))
+
+
+# --- keys and values -----------------------------------------------------------------------------
+
+
+def config_records(
+    kind: ResourceType, name: str, before: Mapping[str, str], after: Mapping[str, str]
+) -> list[MetadataRecord]:
+    """What changes the properties of a resource from `before` to `after`."""
+    return [
+        ConfigRecord(resource_type=kind, resource_name=name, name=key, value=after.get(key))
+        for key in (*after, *(key for key in before if key not in after))
+        if before.get(key) != after.get(key)
+    ]
+
+
+def quota_records(
+    entity: QuotaEntity, before: Mapping[str, float], after: Mapping[str, float]
+) -> list[MetadataRecord]:
+    """What changes the quotas of an entity from `before` to `after`."""
+    parts = [
+        QuotaEntityPart(entity_type=kind, entity_name=name or None) for kind, name in entity.names
+    ]
+    return [
+        ClientQuotaRecord(entity=parts, key=key, value=after.get(key, 0.0), remove=key not in after)
+        for key in (*after, *(key for key in before if key not in after))
+        if before.get(key) != after.get(key)
+    ]
+
+
+def scram_records(
+    user: str, before: Mapping[str, ScramCredential], after: Mapping[str, ScramCredential]
+) -> list[MetadataRecord]:
+    """What changes the credentials of a user, by the name of their mechanism."""
+    records: list[MetadataRecord] = [
+        UserScramCredentialRecord(
+            name=user,
+            mechanism=_SCRAM_NUMBERS[mechanism],
+            salt=credential.salt,
+            stored_key=credential.stored_key,
+            server_key=credential.server_key,
+            iterations=credential.iterations,
+        )
+        for mechanism, credential in after.items()
+        if before.get(mechanism) != credential
+    ]
+    records += [
+        RemoveUserScramCredentialRecord(name=user, mechanism=_SCRAM_NUMBERS[mechanism])
+        for mechanism in before
+        if mechanism not in after
+    ]
+    return records

@@ -20,15 +20,14 @@ from dataclasses import dataclass
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import (
-    LeaderEpochsRaised,
-    MetadataRecord,
+    NO_BROKER,
     NodeId,
-    PartitionsAdded,
-    ProducerIdsAllocated,
-    TopicCreated,
-    TopicDeleted,
+    deletion_records,
+    partition_records,
+    topic_records,
 )
-from strandline.storage.model import Epoch, TopicId, TopicIdPartition
+from strandline.broker.protocol.formats.metadata_records import MetadataRecord, ProducerIdsRecord
+from strandline.storage.model import Epoch, TopicIdPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
 
 # Ids may have been allocated after the mirror's last entry, and producers that live have them. The
@@ -55,7 +54,7 @@ def correct_topics(
     dead = {info.topic_id for info in topics if info.is_deleted}
     for topic in image.topics.values():
         if topic.topic_id in dead:
-            records.append(TopicDeleted(topic_id=topic.topic_id))
+            records += deletion_records(topic.deleted(), topic.properties)
             del names[topic.name]
     for info in topics:
         if info.is_deleted or info.topic_id in image.pending_purges:
@@ -64,27 +63,16 @@ def correct_topics(
         if known is not None:
             added = info.partition_count - known.partition_count
             if added > 0:
-                records.append(
-                    PartitionsAdded(
-                        topic_id=info.topic_id,
-                        first_partition=known.partition_count,
-                        replicas=((node_id,),) * added,
-                    )
-                )
+                replicas = ((node_id,),) * added
+                records += partition_records(info.topic_id, known.partition_count, replicas)
         elif info.topic in names:
             problems.append(
                 f"{info.key}: the name belongs to topic id {names[info.topic]}; left out"
             )
         else:
             names[info.topic] = info.topic_id
-            records.append(
-                TopicCreated(
-                    topic=info.topic,
-                    topic_id=info.topic_id,
-                    replicas=((node_id,),) * info.partition_count,
-                    properties=dict(info.properties),
-                )
-            )
+            replicas = ((node_id,),) * info.partition_count
+            records += topic_records(info.topic, info.topic_id, replicas, info.properties)
     return MetadataCorrections(records=tuple(records), problems=tuple(problems))
 
 
@@ -92,19 +80,16 @@ def correct_numbers(
     image: MetadataImage, epochs: Mapping[TopicIdPartition, Epoch], *, producer_id_max: int
 ) -> tuple[MetadataRecord, ...]:
     """Raises leader epochs and producer ids above all that were used."""
-    raised: dict[TopicId, list[tuple[int, int]]] = {}
-    for partition, epoch in sorted(epochs.items()):
-        topic = image.topics_by_id.get(partition.topic_id)
-        if topic is None or partition.partition >= topic.partition_count:
+    records: list[MetadataRecord] = []
+    for key, epoch in sorted(epochs.items()):
+        topic = image.topics_by_id.get(key.topic_id)
+        if topic is None or key.partition >= topic.partition_count:
             continue
-        if epoch > topic.partitions[partition.partition].leader_epoch:
-            raised.setdefault(partition.topic_id, []).append((partition.partition, epoch))
-    records: list[MetadataRecord] = [
-        LeaderEpochsRaised(topic_id=topic_id, leader_epochs=tuple(pairs))
-        for topic_id, pairs in raised.items()
-    ]
+        partition = topic.partitions[key.partition]
+        if epoch > partition.leader_epoch:
+            records.append(partition.with_leader_epoch(epoch).record(topic.topic_id))
     next_producer_id = max(image.next_producer_id, producer_id_max + 1) + PRODUCER_IDS_SKIPPED
-    records.append(ProducerIdsAllocated(next_producer_id=next_producer_id))
+    records.append(ProducerIdsRecord(broker_id=NO_BROKER, next_producer_id=next_producer_id))
     return tuple(records)
 
 

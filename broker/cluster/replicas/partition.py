@@ -1,8 +1,10 @@
-"""A partition led by this broker: its log, its leader epoch, and the fetches waiting for appends.
+"""A partition led by this broker: its log, its leader epoch, and the fetches waiting for records.
 
-A fetch that found too little data registers a waiter. An append reports its size to the waiters,
-which decide whether that is enough. They are woken after the producer's answer is sent, not during
-the append.
+It owns the log's high watermark. There is one replica, so each append moves it to the end.
+
+A fetch that found too little data registers a waiter. When the high watermark moves, the waiters
+are told by how many bytes, and decide whether that is enough. They are woken after the producer's
+answer is sent, not during the append.
 """
 
 from __future__ import annotations
@@ -10,21 +12,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.protocol.messages.fetch import FetchResponsePartition
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.concurrency.tasks import result_of
-from strandline.storage.errors import (
-    DiskError,
-    FencedLeaderEpoch,
-    RecordsRejected,
-    UnknownLeaderEpoch,
+from strandline.storage.errors import DiskError, RecordsRejected
+from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
+from strandline.storage.model import (
+    NO_EPOCH,
+    Epoch,
+    EpochStart,
+    Offset,
+    TopicId,
+    TopicPartition,
 )
-from strandline.storage.local.log.log import AppendInfo, AppendOrigin
-from strandline.storage.model import NO_EPOCH, EpochStart, Offset, TopicId, TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+
+
+class LeaderRefusal(NamedTuple):
+    """Why this broker does not serve a request as the leader of a partition.
+
+    The current leader is named where it helps the client (KIP-951), and -1 elsewhere.
+    """
+
+    code: ErrorCode
+    leader_id: int = -1
+    leader_epoch: Epoch = NO_EPOCH
 
 
 class PartitionGone(RecordsRejected):
@@ -33,11 +49,11 @@ class PartitionGone(RecordsRejected):
     kafka_code = 3  # UNKNOWN_TOPIC_OR_PARTITION
 
 
-class AppendWaiter(Protocol):
-    """Waits for appended bytes, an error, or the removal of the partition."""
+class HighWatermarkWaiter(Protocol):
+    """Waits for bytes below the high watermark, an error, or the removal of the partition."""
 
-    def on_append(self, size_bytes: int) -> None:
-        """Called synchronously inside an append; must only take note and return."""
+    def on_high_watermark(self, size_bytes: int) -> None:
+        """So many bytes came below it. Called inside an append; must only take note and return."""
         ...
 
     def on_gone(self) -> None:
@@ -57,6 +73,7 @@ class Partition:
         "is_internal",
         "last_empty_answer",
         "leader_epoch",
+        "leader_id",
         "log",
         "topic_id",
         "topic_partition",
@@ -70,6 +87,7 @@ class Partition:
         log: UnifiedLog,
         leader_epoch: int,
         *,
+        leader_id: int,
         syncs: Executor,
         traffic: TopicTraffic,
     ) -> None:
@@ -85,17 +103,19 @@ class Partition:
         self.log = log
         self.traffic = traffic
         self.leader_epoch = leader_epoch
-        self._waiters: set[AppendWaiter] = set()
+        self.leader_id = leader_id
+        self._waiters: set[HighWatermarkWaiter] = set()
         # The last answer without records; see `partition_answers.answer_without_read`.
         self.last_empty_answer: FetchResponsePartition | None = None
+        log.local.advance_high_watermark(log.end_offset)
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic_partition} epoch={self.leader_epoch} {self.log!r}>"
 
     @property
     def high_watermark(self) -> int:
-        """Exclusive end of the records on all in-sync replicas: with one replica, the log's end."""
-        return self.log.local.end_offset
+        """Exclusive end of the records on all in-sync replicas."""
+        return self.log.local.high_watermark
 
     @property
     def is_offline(self) -> bool:
@@ -106,20 +126,16 @@ class Partition:
     def last_stable_offset(self) -> int:
         return self.log.local.last_stable_offset
 
-    def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """Raises FencedLeaderEpoch or UnknownLeaderEpoch if the client knows another leader.
+    def refusal(self, epoch: Epoch) -> LeaderRefusal | None:
+        """Returns the refusal of a client that knows the leader in another epoch, None for others.
 
         -1 means that the client does not check (KIP-320).
         """
-        if current_leader_epoch in (NO_EPOCH, self.leader_epoch):
-            return
-        if current_leader_epoch < self.leader_epoch:
-            raise FencedLeaderEpoch(
-                f"{self.topic_partition}: epoch {current_leader_epoch} < {self.leader_epoch}"
-            )
-        raise UnknownLeaderEpoch(
-            f"{self.topic_partition}: epoch {current_leader_epoch} > {self.leader_epoch}"
-        )
+        if epoch in (NO_EPOCH, self.leader_epoch):
+            return None
+        if epoch > self.leader_epoch:
+            return LeaderRefusal(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        return LeaderRefusal(ErrorCode.FENCED_LEADER_EPOCH, self.leader_id, self.leader_epoch)
 
     def epoch_for(self, offset: int) -> int:
         """Returns the leader epoch of `offset`, which may lie ahead; -1 if before the lineage."""
@@ -161,10 +177,16 @@ class Partition:
             return info
         self.traffic.bytes_in += info.size_bytes
         self.traffic.messages_in += info.last_offset - info.base_offset + 1
+        self.log.local.advance_high_watermark(info.last_offset + 1)
         if self._waiters:
             for waiter in tuple(self._waiters):
-                waiter.on_append(info.size_bytes)
+                waiter.on_high_watermark(info.size_bytes)
         return info
+
+    def replace_local(self, local: LocalLog) -> None:
+        """Goes on with a log over the same files, or their copy; see UnifiedLog.replace_local."""
+        self.log.replace_local(local)
+        local.advance_high_watermark(local.end_offset)
 
     async def append_prepared(
         self,
@@ -213,10 +235,11 @@ class Partition:
     def may_rely_on(self, end_offset: Offset) -> bool:
         """Returns whether others may be written that depend on the records before `end_offset`.
 
-        With flush.messages=1 these must be on the device; otherwise nobody waits for one.
+        These must be below the high watermark, and with flush.messages=1 on this device.
         """
         local = self.log.local
-        return local.config.flush_messages > 1 or local.recovery_point >= end_offset
+        is_flushed = local.config.flush_messages > 1 or local.recovery_point >= end_offset
+        return is_flushed and local.high_watermark >= end_offset
 
     async def flush(self, up_to: Offset | None = None) -> None:
         """Returns when all before `up_to`, or appended before the call, is on the device.
@@ -244,10 +267,10 @@ class Partition:
                 if self._flushing is not None and self._flushing.done():
                     self._flushing = None
 
-    def wait(self, waiter: AppendWaiter) -> None:
+    def wait(self, waiter: HighWatermarkWaiter) -> None:
         self._waiters.add(waiter)
 
-    def stop_waiting(self, waiter: AppendWaiter) -> None:
+    def stop_waiting(self, waiter: HighWatermarkWaiter) -> None:
         self._waiters.discard(waiter)
 
     def gone(self) -> None:

@@ -13,11 +13,12 @@ changes to groups only: others are refused with POLICY_VIOLATION, which no clien
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import fields, replace
 from typing import Any
 
+from strandline.broker.cluster.metadata.active_controller import ActiveController
 from strandline.broker.cluster.metadata.controller_messages import Decision, ResultT
 from strandline.broker.cluster.metadata.image import (
     MetadataDelta,
@@ -25,15 +26,21 @@ from strandline.broker.cluster.metadata.image import (
     PartitionImage,
     TopicImage,
 )
-from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.cluster.metadata.records import MetadataRecord, NodeId, TopicCreated
-from strandline.broker.cluster.metadata.tiers import LocalTier, describe, is_tiered
+from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
+from strandline.broker.cluster.metadata.view import MetadataView
+from strandline.broker.cluster.replicas.tiers import LocalTier, describe, is_tiered
+from strandline.broker.protocol.formats.metadata_records import (
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    TopicRecord,
+)
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import ReadOnlyReplica, StorageError
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
-from strandline.storage.model import Offset, TopicPartition
+from strandline.storage.model import Offset, TopicId, TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.manager.manager import TieringManager
 
@@ -80,7 +87,7 @@ class FollowedTiers(LocalTier):
         log_starts: Mapping[TopicPartition, Offset],
         lookups: Executor,
     ) -> None:
-        super().__init__(log_starts, lookups=lookups, on_purged=lambda _: None)
+        super().__init__(log_starts, lookups=lookups)
         self._manager = manager
 
     def join(
@@ -96,8 +103,11 @@ class FollowedTiers(LocalTier):
         self._manager.detach(unified_log.topic_partition)
 
 
-class FollowingMetadata(Metadata):
-    """The image of the origin, merged with the internal topics of this broker."""
+class FollowingController(ActiveController):
+    """Follows the origin: its image, merged with the internal topics of this broker.
+
+    Decides on these topics alone.
+    """
 
     def __init__(
         self,
@@ -113,8 +123,8 @@ class FollowingMetadata(Metadata):
         self._node_id = node_id
         # What the image was merged from.
         self._merged = MetadataImage(), MetadataImage()
-        super().__init__(MetadataImage(), own, executor=executor)
-        self._image = self._followed = self._merge().image()
+        merged = self._merge(MetadataImage()).image()
+        super().__init__(MetadataView(merged), own, executor=executor)
 
     @property
     def origin_version(self) -> int:
@@ -129,17 +139,17 @@ class FollowingMetadata(Metadata):
         Raises StorageError if the log of this broker cannot be written.
         """
         async with self._changing:
-            decision = decide(self._image)
+            decision = decide(self.view.image)
             if not decision.records:
                 return decision
-            if not all(_is_internal(record) for record in decision.records):
+            if not _create_internal_topics(decision.records):
                 return _refused(decision)
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._executor, self._own.append, decision.records)
             await self._take_over_both()
             return decision
 
-    async def bump_leader_epochs(self, node_id: NodeId) -> None:
+    async def raise_leader_epochs(self, node_id: NodeId) -> None:
         """Creates missing partitions. The epochs are the origin's."""
         async with self._changing:
             await self._take_over_both()
@@ -152,10 +162,10 @@ class FollowingMetadata(Metadata):
             await self._take_over_both()
 
     async def _take_over_both(self) -> None:
-        delta = self._merge()
-        await self._take_over(delta, delta.image())
+        delta = self._merge(self.view.image)
+        await self.view.take_over(delta.image(), delta)
 
-    def _merge(self) -> MetadataDelta:
+    def _merge(self, before: MetadataImage) -> MetadataDelta:
         """Merges what changed: the tiered topics of the origin, led by this node, internal ones of
         this broker's own.
         """
@@ -163,14 +173,11 @@ class FollowingMetadata(Metadata):
         self._merged = self._origin.image, self._own.image
         origin = MetadataDelta(origin_before, self._origin.image)
         own = MetadataDelta(own_before, self._own.image)
-        merged = MetadataDelta(self._image)
+        merged = MetadataDelta(before)
         merged.version, merged.cluster_id = origin.version, origin.cluster_id
         merged.feature_levels = origin.feature_levels
-        merged.broker_properties = own.broker_properties
-        merged.client_quotas = own.client_quotas
-        merged.group_properties = own.group_properties
-        merged.scram_credentials = own.scram_credentials
-        for topic in (*origin.topics.gone(), *own.topics.gone()):
+        merged.brokers = own.brokers
+        for topic in origin.topics.gone():
             merged.drop_topic(topic.topic_id)
         for topic in origin.topics.changed():
             if is_tiered(topic) and topic.name not in INTERNAL_TOPICS:
@@ -192,8 +199,20 @@ def led_by(topic: TopicImage, node_id: NodeId) -> TopicImage:
     return replace(topic, partitions=tuple(partitions))
 
 
-def _is_internal(record: MetadataRecord) -> bool:
-    return isinstance(record, TopicCreated) and record.topic in INTERNAL_TOPICS
+def _create_internal_topics(records: Iterable[MetadataRecord]) -> bool:
+    """Whether the records create internal topics, and do nothing else."""
+    names: dict[TopicId, str] = {}
+    for record in records:
+        match record:
+            case TopicRecord() if record.name in INTERNAL_TOPICS:
+                names[record.topic_id] = record.name
+            case PartitionRecord() if record.topic_id in names:
+                pass
+            case ConfigRecord() if record.resource_name in names.values():
+                pass
+            case _:
+                return False
+    return True
 
 
 def _refused(decision: Decision[ResultT]) -> Decision[ResultT]:

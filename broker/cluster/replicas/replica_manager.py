@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,15 +28,19 @@ from strandline.broker.cluster.metadata.image import (
     PartitionImage,
     TopicImage,
 )
-from strandline.broker.cluster.metadata.tiers import LocalTier
-from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
+from strandline.broker.cluster.replicas.tiers import LocalTier
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.creation import spread
+from strandline.storage.local.log_dirs.folder_work import FolderWork
+from strandline.storage.local.log_dirs.log_dir import LogDir
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
-from strandline.storage.model import TopicId, TopicPartition
+from strandline.storage.model import NO_EPOCH, ZERO_TOPIC_ID, Epoch, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from strandline.storage.local.log_dirs.revival import RevivedLog
@@ -53,10 +57,10 @@ class ReplicaManager:
         tiers: LocalTier,
         *,
         topic_defaults: Callable[[], Mapping[str, str]],
-        disk: Executor,
+        folders: FolderWork,
         syncs: Executor,
     ) -> None:
-        """`disk` has one worker, which owns the log folders. `syncs` runs the flushes of logs.
+        """`folders` runs what blocks in the log folders, `syncs` the flushes of logs.
 
         `topic_defaults` is read again each time: it may be altered.
         """
@@ -64,7 +68,9 @@ class ReplicaManager:
         self._log_dirs = log_dirs
         self._tiers = tiers
         self._topic_defaults = topic_defaults
-        self._disk = disk
+        self._folders = folders
+        # What removes the folders of deleted topics, by topic.
+        self._deleting: dict[TopicId, set[asyncio.Future[None]]] = {}
         self._partitions: dict[TopicPartition, Partition] = {}
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[TopicId, dict[int, Partition]] = {}
@@ -97,49 +103,49 @@ class ReplicaManager:
         """Names of the topics with a partition on this broker."""
         return tuple(self._by_name)
 
-    def partition_by_id(self, topic_id: uuid.UUID | None, index: int) -> Partition | None:
-        if topic_id is None:
-            return None
-        partitions = self._by_id.get(topic_id)
-        return None if partitions is None else partitions.get(index)
+    def leader(
+        self, topic: str | TopicId | None, index: int, epoch: Epoch = NO_EPOCH
+    ) -> Partition | LeaderRefusal:
+        """Returns a partition that this broker leads, or why it does not serve the request.
 
-    def partitions_of(
-        self, topic: str | None, topic_id: uuid.UUID | None
-    ) -> Mapping[int, Partition]:
-        """Returns the partitions of a topic by its name or, without one, by its id."""
-        if topic is not None:
+        `topic` is a name or an id. `epoch` is the leader epoch that the client knows; -1 if it does
+        not check.
+        """
+        if isinstance(topic, str):
+            partitions = self._by_name.get(topic)
+        else:
+            partitions = None if topic is None else self._by_id.get(topic)
+        partition = None if partitions is None else partitions.get(index)
+        if partition is None:
+            return self.refusal_of_missing(topic, index)
+        return partition if epoch == NO_EPOCH else partition.refusal(epoch) or partition
+
+    def refusal_of_missing(self, topic: str | TopicId | None, index: int) -> LeaderRefusal:
+        """Returns why a partition is not among `partitions_of` its topic."""
+        by_name = isinstance(topic, str)
+        name = topic if isinstance(topic, str) else self._unserved_names.get(topic or ZERO_TOPIC_ID)
+        key = None if name is None else TopicPartition(name, index)
+        if key in self._offline or key in self._uncreated:
+            return LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)
+        if by_name or topic in self._by_id:
+            return LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_ID)
+
+    def partitions_of(self, topic: str | TopicId | None) -> Mapping[int, Partition]:
+        """Returns the partitions of a topic, by its name or its id."""
+        if isinstance(topic, str):
             return self._by_name.get(topic, {})
-        return {} if topic_id is None else self._by_id.get(topic_id, {})
-
-    def has_topic_id(self, topic_id: uuid.UUID | None) -> bool:
-        """Returns whether a topic of that id has partitions on this broker."""
-        return topic_id in self._by_id
-
-    def is_offline(self, topic: str, index: int) -> bool:
-        """Returns whether a partition missing from the tables lies in an offline folder."""
-        key = TopicPartition(topic, index)
-        return key in self._offline or key in self._uncreated
-
-    def code_of_missing(self, topic: str, index: int) -> ErrorCode:
-        """Returns the error code for a partition that `partition` does not find."""
-        if self.is_offline(topic, index):
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return {} if topic is None else self._by_id.get(topic, {})
 
     @property
     def unserved_count(self) -> int:
-        """Returns the number of partitions that have no log here: `is_offline` is true of them."""
+        """Returns the number of partitions that lie in an offline folder, or got no folder yet."""
         return len(self._offline) + len(self._uncreated)
 
     @property
     def has_uncreated(self) -> bool:
         """Whether partitions wait for a writable folder; `follow` retries."""
         return bool(self._uncreated)
-
-    def is_offline_by_id(self, topic_id: uuid.UUID | None, index: int) -> bool:
-        """As `is_offline`, for a partition named by its topic's id."""
-        name = None if topic_id is None else self._unserved_names.get(topic_id)
-        return name is not None and self.is_offline(name, index)
 
     def partitions(self) -> tuple[Partition, ...]:
         return tuple(self._partitions.values())
@@ -174,16 +180,16 @@ class ReplicaManager:
         have an archive, so it must not be taken for a new one and begin at offset 0 again.
         """
         for topic in delta.topics.gone():
-            await self._remove_topic(topic)
+            self._remove_topic(topic)
         defaults = self._topic_defaults()
         changed = delta.topics.changed()
         if self._followed_defaults != defaults:
             changed = list(image.topics.values())
         waiting = (image.topics[name] for name in self._logged_uncreated)
-        for topic in {topic.topic_id: topic for topic in (*changed, *waiting)}.values():
+        # A changed default concerns all topics, and so does a folder that comes back.
+        concerned = {topic.topic_id: topic for topic in (*changed, *waiting)}
+        async for topic in in_turns(concerned.values()):
             await self._follow_topic(topic)
-            # A changed default concerns all topics, and so does a folder that comes back.
-            await asyncio.sleep(0)
         self._followed_defaults = defaults
         self._unserved_names = {
             image.topics[key.topic].topic_id: key.topic for key in self._offline | self._uncreated
@@ -206,10 +212,7 @@ class ReplicaManager:
             self._leave_offline(topic, missing)
             missing = []
         if missing:
-            loop = asyncio.get_running_loop()
-            created = await loop.run_in_executor(
-                self._disk, self._create_logs, topic, missing, config
-            )
+            created = await self._create_logs(topic, missing, config)
             for partition, local in zip(missing, created, strict=True):
                 key = TopicPartition(topic.name, partition.partition)
                 if local is None:
@@ -224,7 +227,7 @@ class ReplicaManager:
             if served is None:
                 continue
             if served.leader_epoch != partition.leader_epoch:
-                served.leader_epoch = partition.leader_epoch
+                served.leader_epoch, served.leader_id = partition.leader_epoch, partition.leader
                 self._tiers.lead(served.log, partition.leader_epoch)
             if changed:
                 served.log.local.update_config(config)
@@ -254,28 +257,60 @@ class ReplicaManager:
         for pair in revived:
             served = self._partitions.get(pair.new.topic_partition)
             if served is not None and served.log.local is pair.old:
-                served.log.replace_local(pair.new)
+                served.replace_local(pair.new)
 
-    def _create_logs(
+    async def _create_logs(
         self, topic: TopicImage, missing: list[PartitionImage], config: LogConfig
     ) -> list[LocalLog | None]:
         """Creates a log for each; None where no folder is writable: `follow` retries."""
         keys = [TopicPartition(topic.name, partition.partition) for partition in missing]
-        outcomes = self._log_dirs.create_logs(
-            keys,
-            topic.topic_id,
-            config,
-            may_be_archived=self._is_starting and config.remote_storage_enable,
-        )
-        self._note_uncreated(
-            topic.name,
-            {
-                key.partition: outcome
-                for key, outcome in zip(keys, outcomes, strict=True)
-                if isinstance(outcome, DiskError)
-            },
-        )
-        return [None if isinstance(outcome, DiskError) else outcome for outcome in outcomes]
+        created: dict[TopicPartition, LocalLog | DiskError] = {}
+        left: Sequence[TopicPartition] = keys
+        while left:
+            shares = self._shares(left)
+            if not shares:
+                created |= dict.fromkeys(left, DiskError("every log folder is offline"))
+                break
+            create = partial(
+                self._log_dirs.create_logs,
+                topic_id=topic.topic_id,
+                config=config,
+                may_be_archived=self._is_starting and config.remote_storage_enable,
+            )
+            outcomes = await asyncio.gather(
+                *(
+                    self._folders.start(folder, partial(create, share, within=(folder,)))
+                    for folder, share in shares.items()
+                )
+            )
+            for share, made in zip(shares.values(), outcomes, strict=True):
+                created |= zip(share, made, strict=True)
+            # The share of a folder that turned out to be offline goes to the others.
+            offline = [share for folder, share in shares.items() if folder.failure is not None]
+            left = [
+                key for share in offline for key in share if isinstance(created[key], DiskError)
+            ]
+        failed = {
+            key.partition: outcome
+            for key, outcome in created.items()
+            if isinstance(outcome, DiskError)
+        }
+        self._note_uncreated(topic.name, failed)
+        outcomes_in_order = [created[key] for key in keys]
+        return [None if isinstance(one, DiskError) else one for one in outcomes_in_order]
+
+    def _shares(self, keys: Sequence[TopicPartition]) -> dict[LogDir, list[TopicPartition]]:
+        """Returns the folder of each new log; none if all are offline."""
+        usable = [
+            one
+            for one in self._log_dirs.directories
+            if one.failure is None and not self._folders.hangs(one)
+        ]
+        shares: dict[LogDir, list[TopicPartition]] = {}
+        if usable:
+            for folder, key in zip(spread(usable, len(keys)), keys, strict=True):
+                shares.setdefault(folder, []).append(key)
+        return shares
 
     def _note_uncreated(self, topic: str, failed: Mapping[int, DiskError]) -> None:
         """Logs failed creations once per topic until all succeed: `follow` retries them."""
@@ -301,6 +336,7 @@ class ReplicaManager:
             topic.topic_id,
             self._tiers.join(local, topic, partition, is_new=is_new),
             partition.leader_epoch,
+            leader_id=partition.leader,
             syncs=self._syncs,
             traffic=self._traffic.setdefault(topic.topic_id, TopicTraffic()),
         )
@@ -308,8 +344,7 @@ class ReplicaManager:
         self._by_name.setdefault(topic.name, {})[partition.partition] = served
         self._by_id.setdefault(topic.topic_id, {})[partition.partition] = served
 
-    async def _remove_topic(self, topic: TopicImage) -> None:
-        loop = asyncio.get_running_loop()
+    def _remove_topic(self, topic: TopicImage) -> None:
         self._logged_uncreated.pop(topic.name, None)
         for unserved in (self._offline, self._uncreated):
             unserved -= {key for key in unserved if key.topic == topic.name}
@@ -325,25 +360,58 @@ class ReplicaManager:
                 del self._by_name[served.topic_partition.topic]
             served.gone()
             self._tiers.leave(served.log)
+        by_folder: dict[Path, list[LocalLog]] = {}
         for served in gone:
+            local = served.log.local
+            by_folder.setdefault(local.directory.parent, []).append(local)
+        for path, logs in by_folder.items():
+            folder = self._log_dirs.directory_at(path)
+            assert folder is not None, path
+            deleting = self._folders.start(folder, partial(self._delete_logs, logs))
+            self._deleting.setdefault(topic.topic_id, set()).add(deleting)
+            deleting.add_done_callback(partial(self._note_deleted, topic.topic_id))
+
+    def _delete_logs(self, logs: Iterable[LocalLog]) -> None:
+        """Removes logs of a deleted topic; blocks."""
+        for local in logs:
             try:
-                await loop.run_in_executor(self._disk, self._log_dirs.delete_log, served.log.local)
+                self._log_dirs.delete_log(local)
             except DiskError as error:
-                fields = {"partition": str(served.topic_partition), "reason": str(error)}
+                fields = {"partition": str(local.topic_partition), "reason": str(error)}
                 log.error(
                     "folder of a deleted partition stays until the next start",
                     extra={"fields": fields},
                 )
+
+    def _note_deleted(self, topic_id: TopicId, deleting: asyncio.Future[None]) -> None:
+        self._deleting[topic_id].discard(deleting)
+        if not self._deleting[topic_id]:
+            del self._deleting[topic_id]
+
+    async def deleted(self, topic_ids: Iterable[TopicId] | None = None) -> None:
+        """Returns when the folders of these deleted topics, or of all, are put aside durably.
+
+        A change of the metadata does not wait for that: a disk may hang, or have hundreds of them.
+        """
+        of_topics = tuple(self._deleting) if topic_ids is None else topic_ids
+        deleting = [one for topic_id in of_topics for one in self._deleting.get(topic_id, ())]
+        if deleting:
+            await asyncio.wait(deleting)
 
     # --- durability --------------------------------------------------------------------------
 
     async def checkpoint_log_starts(self) -> frozenset[Path]:
         """Checkpoints log starts and high watermarks; returns when they are durable.
 
-        The result is the set of folders where that failed: offline and full ones.
+        The result is the set of folders where that failed: offline, full and hanging ones.
         """
-        log_starts = {p.topic_partition: p.log.log_start_offset for p in self.partitions()}
-        high_watermarks = {p.topic_partition: p.high_watermark for p in self.partitions()}
-        return await asyncio.get_running_loop().run_in_executor(
-            self._disk, self._log_dirs.write_checkpoints, log_starts, high_watermarks
+        log_starts = {
+            one.topic_partition: one.log.log_start_offset
+            async for one in in_turns(self.partitions())
+        }
+        written = await self._folders.on_each(
+            self._log_dirs.directories, partial(self._log_dirs.write_checkpoint, log_starts)
+        )
+        return frozenset(
+            one.path for one in self._log_dirs.directories if not written.get(one, False)
         )

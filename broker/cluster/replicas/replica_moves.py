@@ -277,7 +277,7 @@ class ReplicaMoves:
         is_synced = await self._catch_up(served, move)  # 4
         crash_point(MOVE_BEFORE_SWAP)
         taken_over = move.take_over(served.log.log_start_offset, is_synced=is_synced)  # 5
-        served.log.replace_local(taken_over)
+        served.replace_local(taken_over)
         crash_point(MOVE_AFTER_SWAP)
         self._log_dirs.replace_log(source, taken_over)
         # The mark must be durable before the old name goes: without either, a start finds no log.

@@ -19,10 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from strandline.broker.cluster.metadata.log_reader import cluster_id_or_damage, salvage_history
+from strandline.broker.cluster.metadata.log_reader import (
+    cluster_id_or_damage,
+    freed_through,
+    salvage_history,
+)
 from strandline.broker.commands.archive.tables import WHERE_IT_IS
 from strandline.broker.commands.progress import BarProgress
-from strandline.broker.coordination.runtime.group_archive import read_group_state
+from strandline.broker.coordination.archive.state_archive import read_group_state
 from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.tables import print_table
 from strandline.storage import files
@@ -242,7 +246,16 @@ def _check_cluster(store: ObjectStore) -> list[str]:
         damage = salvage_history(store, cluster_id=cluster_id).damage
     except CorruptFile as error:
         return [str(error)]
-    return [f"{text}. {_WRITTEN_AGAIN}" for text in (fault, damage) if text]
+    texts = (fault, damage, _boundary_fault(store))
+    return [f"{text}. {_WRITTEN_AGAIN}" for text in texts if text]
+
+
+def _boundary_fault(store: ObjectStore) -> str:
+    try:
+        freed_through(store)
+    except (CorruptFile, ObjectCorrupt) as error:
+        return str(error)
+    return ""
 
 
 def _check_states(store: ObjectStore, prefix: str, content: str, change: str) -> list[str]:

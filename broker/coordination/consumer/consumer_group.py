@@ -11,10 +11,10 @@ fence; `next_deadline_ms` is never later than the earliest timer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.coordination.consumer.roster import Roster
 from strandline.broker.coordination.model.classic_messages import GroupState, Instant
 from strandline.broker.coordination.model.consumer_messages import (
@@ -69,10 +69,11 @@ class ConsumerGroup:
         # The topics that all members read; None after a subscription changed.
         self._subscribed: frozenset[str] | None = None
         self._regexes: frozenset[str] | None = None
-        # The topics in the last image that assignments were checked against.
-        self._seen: MetadataImage | None = None
-        # The topics in the last image that the regular expressions were evaluated on.
-        self._searched: MetadataImage | None = None
+        # The topics that assignments were checked against last. Images share them, and the names
+        # below, until one changes.
+        self._seen: Mapping[str, TopicImage] | None = None
+        # The names that the regular expressions were evaluated on.
+        self._searched_names: Mapping[str, str] = {}
         self._searched_ms: int | None = None
         self._is_searching = False
 
@@ -121,7 +122,7 @@ class ConsumerGroup:
 
     def has_new_metadata(self, image: MetadataImage) -> bool:
         """Returns whether the topics may have changed since `saw`."""
-        return image is not self._seen
+        return image.topics is not self._seen
 
     def describe(self, assignor: str) -> ConsumerGroupDescription:
         roster = self.roster
@@ -168,7 +169,7 @@ class ConsumerGroup:
 
     def note_image(self, image: MetadataImage) -> None:
         """Notes that the group has taken the topics of `image` into account."""
-        self._seen = image
+        self._seen = image.topics
 
     # --- clocks ------------------------------------------------------------------------------
 
@@ -264,17 +265,12 @@ class ConsumerGroup:
             since_ms is not None
             and not is_unresolved
             and since_ms <= self._rules.regex_refresh_interval_ms
-            and not self._has_other_topics(image)
+            and image.names_by_collision is self._searched_names
         ):
             return frozenset()
         self._is_searching = True
-        self._searched, self._searched_ms = image, now.monotonic_ms
+        self._searched_names, self._searched_ms = image.names_by_collision, now.monotonic_ms
         return regexes
-
-    def _has_other_topics(self, image: MetadataImage) -> bool:
-        searched = self._searched
-        # Images share the names until a topic is created or deleted.
-        return searched is None or image.names_by_collision is not searched.names_by_collision
 
     def end_search(self) -> None:
         self._is_searching = False

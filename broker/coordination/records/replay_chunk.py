@@ -8,7 +8,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from strandline.broker.protocol.schema.errors import MalformedRequest
 from strandline.storage.errors import CorruptFile
-from strandline.storage.model import Buffer, Offset
+from strandline.storage.model import Buffer, Isolation, Offset
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 
 # Some thousand records: enough to make few round trips to the worker, little enough not to keep
@@ -35,7 +35,7 @@ def read_chunk(
 
     Raises StorageError, CorruptRecords; CorruptFile for a record that is not in Kafka's format.
     """
-    chunk = log.read(offset, bytes_max=CHUNK_BYTES)
+    chunk = log.read(offset, bytes_max=CHUNK_BYTES, isolation=Isolation.LOG_END)
     if chunk is None or chunk.range is None:
         raise CorruptFile(f"{log.topic_partition}: nothing at {offset}, before its end")
     try:

@@ -33,18 +33,13 @@ class GroupDeadlines:
         heapq.heappush(self._heap, (deadline_ms, group_id))
         return self._heap[0][0] == deadline_ms
 
-    def ring(self, now_ms: int, count_max: int) -> Iterator[str]:
-        """Yields at most `count_max` groups that are due; clears their deadlines.
+    def ring(self, now_ms: int) -> Iterator[str]:
+        """Yields the groups that are due; clears their deadlines. Others may be armed meanwhile.
 
         Those that the caller does not take stay due.
         """
-        while self._heap and self._heap[0][0] <= now_ms and count_max:
+        while self._heap and self._heap[0][0] <= now_ms:
             deadline_ms, group_id = heapq.heappop(self._heap)
             if self._armed.get(group_id) == deadline_ms:
                 del self._armed[group_id]
-                count_max -= 1
                 yield group_id
-
-    def clear(self) -> None:
-        self._heap.clear()
-        self._armed.clear()

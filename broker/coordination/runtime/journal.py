@@ -1,132 +1,151 @@
-"""Writes records to the log of a slot: appends, replays, and flushes as the topic demands."""
+"""The log of one partition of a coordinator's topic: append, wait, and the code of what fails.
+
+    append        in the page cache when it returns; one that fails changes nothing
+    settled       the answer may leave: all that was written before, also by others, is below the
+                  high watermark, and an own record on the device if `flush.messages` demands it
+
+So no other coordinator ever knows less than an answer told, also that of a read (Kafka's
+CoordinatorRuntime defers those as well).
+A lone replica's append is below the high watermark when it returns, and so nothing waits for it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
 
-from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
-from strandline.broker.coordination.model.offset_messages import CoordinatorRecord, OffsetRecord
-from strandline.broker.coordination.records.offset_records import (
-    TransactionalRecord,
-    encode_records,
-)
-from strandline.broker.coordination.runtime.shard import GroupSlot
-from strandline.broker.coordination.runtime.slots import S, Slot
-from strandline.broker.coordination.transactions.transaction import ProducerIdentity
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import (
+    ArchiveLost,
     InvalidProducerEpoch,
     MessageTooLarge,
+    ReadOnlyReplica,
     RecordListTooLarge,
     RecordsRejected,
     StorageError,
     StrandlineError,
 )
 from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.model import Offset
+from strandline.storage.quiet_log import QuietLog
 
-# Expiry and deleted topics may concern any number of offsets; a batch must stay below
-# max.message.bytes, of which an offset's tombstone takes well under a thousandth.
-TOMBSTONES_PER_BATCH_MAX = 500
-
-
-def append(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
-    """Appends one batch. Raises RecordsRejected, StorageError."""
-    batch = encode_records(records, now.wall_ms)
-    slot.partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
-
-
-def write_offsets(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
-    """Appends and replays. Raises CoordinatorFault with the code for a committing client."""
-    _append(slot, encode_records(records, now.wall_ms), _offset_code)
-    replay(slot, records, now)
-
-
-def write_pending(
-    producer: ProducerIdentity, slot: GroupSlot, records: Sequence[OffsetRecord], now: Instant
-) -> None:
-    """Appends offsets that count once the producer's transaction is committed.
-
-    Raises CoordinatorFault with the code for the producer.
-    """
-    batch = encode_records(
-        records, now.wall_ms, producer_id=producer.producer_id, producer_epoch=producer.epoch
-    )
-    _append(slot, batch, _offset_code)
-    for record in records:
-        slot.shard.take(TransactionalRecord(producer.producer_id, record), now)
-
-
-def write_members(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
-    """Appends and replays. Raises CoordinatorFault with the code for a member."""
-    _append(slot, encode_records(records, now.wall_ms), member_code)
-    replay(slot, records, now)
-
-
-def _append(
-    slot: GroupSlot, batch: bytearray, code_of: Callable[[StrandlineError], ErrorCode]
-) -> None:
-    try:
-        slot.partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
-    except (RecordsRejected, StorageError) as error:
-        code = code_of(error)
-        if code not in _CODES_OF_REQUESTS:
-            log_failed_write(slot, error)
-        raise CoordinatorFault(code) from error
-
-
-def replay(slot: GroupSlot, records: Sequence[CoordinatorRecord], now: Instant) -> None:
-    """Applies written records, in their order, to the state of their slot."""
-    for record in records:
-        slot.shard.replay(record, now)
-
+# Limit of a wait for the high watermark: the default of Kafka's offsets.commit.timeout.ms.
+REPLICATION_TIMEOUT_S = 5.0
 
 # The request is wrong, not the broker.
-_CODES_OF_REQUESTS = (ErrorCode.INVALID_COMMIT_OFFSET_SIZE, ErrorCode.INVALID_PRODUCER_EPOCH)
+_CODES_OF_REQUESTS = (
+    ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.MESSAGE_TOO_LARGE,
+)
 
 
-def _offset_code(error: StrandlineError) -> ErrorCode:
-    """Returns the error code for a client whose offsets could not be written."""
+class Journal:
+    """Writes the records of one coordinator. Used on the event loop only."""
+
+    __slots__ = ("_content", "_partition", "_quiet_log", "_waiting")
+
+    def __init__(self, partition: Partition, content: str, quiet_log: QuietLog) -> None:
+        """`content` names the records in log messages; `quiet_log` logs writes that fail."""
+        self._partition = partition
+        self._content = content
+        self._quiet_log = quiet_log
+        self._waiting: set[_Replicated] = set()
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether all that was appended is below the high watermark."""
+        return self.is_below(self._partition.log.end_offset)
+
+    def is_below(self, end_offset: Offset) -> bool:
+        return self._partition.high_watermark >= end_offset
+
+    def append(
+        self, batch: bytearray, *, too_large: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
+    ) -> None:
+        """Appends one batch. Raises CoordinatorFault with the code of the answer."""
+        try:
+            self._partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
+        except (RecordsRejected, StorageError) as error:
+            code = _code_of(error, too_large)
+            if code not in _CODES_OF_REQUESTS:
+                self._log_failed(error)
+            raise CoordinatorFault(code) from error
+
+    def _log_failed(self, error: StrandlineError) -> None:
+        """Logs it once a minute: refused clients retry at once."""
+        where = self._partition.topic_partition
+        self._quiet_log.say(
+            logging.WARNING,
+            f"{self._content} record not written",
+            where,
+            {"partition": str(where), "error": str(error)},
+        )
+
+    async def settled(self, *, wrote: bool = True) -> None:
+        """Returns when what a request wrote or read may be answered. Raises CoordinatorFault."""
+        end_offset = self._partition.log.end_offset
+        if wrote and self._partition.must_flush:
+            await self.flush()
+        if not self.is_below(end_offset):
+            await self._wait_below(end_offset)
+
+    async def flush(self) -> None:
+        """Returns when what was written is on this device. Raises CoordinatorFault."""
+        try:
+            await self._partition.flush()
+        except StorageError as error:
+            raise CoordinatorFault(_code_of(error)) from error
+
+    async def _wait_below(self, end_offset: Offset) -> None:
+        waiter = _Replicated(self._partition, end_offset)
+        self._waiting.add(waiter)
+        self._partition.wait(waiter)
+        try:
+            async with asyncio.timeout(REPLICATION_TIMEOUT_S):
+                await waiter.told
+        except TimeoutError as error:
+            # As Kafka's coordinators: the records may count yet, and the client asks again.
+            raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
+        finally:
+            self._partition.stop_waiting(waiter)
+            self._waiting.discard(waiter)
+        if not self.is_below(end_offset):
+            raise CoordinatorFault(ErrorCode.NOT_COORDINATOR)
+
+    def resign(self) -> None:
+        """Ends all waits: another broker answers now."""
+        for waiter in self._waiting:
+            waiter.on_gone()
+
+
+class _Replicated:
+    """Waits until the high watermark reaches an offset, or cannot any more."""
+
+    def __init__(self, partition: Partition, end_offset: Offset) -> None:
+        self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._partition = partition
+        self._end_offset = end_offset
+
+    def on_high_watermark(self, size_bytes: int) -> None:
+        if self._partition.high_watermark >= self._end_offset:
+            self.on_gone()
+
+    def on_gone(self) -> None:
+        if not self.told.done():
+            self.told.set_result(None)
+
+
+def _code_of(
+    error: StrandlineError, too_large: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
+) -> ErrorCode:
+    """Returns the code for the client whose records could not be written."""
     if isinstance(error, MessageTooLarge | RecordListTooLarge):
-        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        return too_large
     if isinstance(error, InvalidProducerEpoch):
         return ErrorCode.INVALID_PRODUCER_EPOCH
-    return ErrorCode.NOT_COORDINATOR
-
-
-def member_code(error: StrandlineError) -> ErrorCode:
-    """Returns the error code for members of a group that could not be written."""
-    if isinstance(error, RecordsRejected):
+    if isinstance(error, RecordsRejected) and not isinstance(error, ArchiveLost | ReadOnlyReplica):
         return ErrorCode.UNKNOWN_SERVER_ERROR
     return ErrorCode.NOT_COORDINATOR
-
-
-def log_failed_write(slot: Slot[S], error: StrandlineError) -> None:
-    """Logs it once a minute: refused clients retry at once."""
-    where = slot.partition.topic_partition
-    slot.quiet_log.say(
-        logging.WARNING,
-        "group record not written",
-        where,
-        {"partition": str(where), "error": str(error)},
-    )
-
-
-async def flush_if_needed(slot: Slot[S]) -> None:
-    """Returns when the written records may be answered. Raises CoordinatorFault."""
-    if slot.partition.must_flush:
-        await flush(slot)
-
-
-async def flush(slot: Slot[S]) -> None:
-    """Returns when the written records are on the device. Raises CoordinatorFault."""
-    try:
-        await slot.partition.flush()
-    except StorageError as error:
-        raise CoordinatorFault(ErrorCode.NOT_COORDINATOR) from error
-
-
-def in_batches(records: Sequence[CoordinatorRecord]) -> list[Sequence[CoordinatorRecord]]:
-    """Splits the records into batches of at most TOMBSTONES_PER_BATCH_MAX."""
-    size = TOMBSTONES_PER_BATCH_MAX
-    return [records[start : start + size] for start in range(0, len(records), size)]

@@ -1,13 +1,16 @@
 """The partitions of a coordinator's topic that this broker leads, and their replayed state.
 
-    no topic          there is no state; the first request that has some creates it
-    a slot, loading   COORDINATOR_LOAD_IN_PROGRESS until `load` has replayed its log
-    a slot, loaded    served
+    no topic             there is no state; the first request that has some creates it
+    led by another       NOT_COORDINATOR
+    led, but offline     COORDINATOR_NOT_AVAILABLE
+    a slot, not active   COORDINATOR_LOAD_IN_PROGRESS
+    a slot, active       served
 
-A group, or a transactional id, lies where Kafka puts it (`coordinating_partition`). States before
-the first release put groups with a negative hash elsewhere (`former_partition`); such a group is
-served from there for as long as its records lie there. An empty log counts as loaded, so a new
-topic is served at once.
+    on_lead --> UNLOADED --> LOADING --> ACTIVE       LOADING --> FAILED --> LOADING, after a while
+    on_resign, from each state: the slot is gone, and whoever waits in it gets NOT_COORDINATOR
+
+The metadata says what this broker leads (`follow`). A group, or a transactional id, lies where
+Kafka puts it (`coordinating_partition`). An empty log is active at once, and so a new topic.
 
 The topics (`__consumer_offsets`, `__transaction_state`) are compacted: they keep the latest record
 of each key, so loading reads little more than the live state.
@@ -19,20 +22,23 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
-from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
-from strandline.broker.cluster.metadata.image import TopicImage
-from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.metadata.active_controller import ControllerClient
+from strandline.broker.cluster.metadata.controller_messages import NewTopic
+from strandline.broker.cluster.metadata.image import MetadataDelta, TopicImage
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, Instant
 from strandline.broker.coordination.records.replay_chunk import DecodeRecords, read_chunk
+from strandline.broker.coordination.runtime.journal import Journal
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
 from strandline.storage.errors import RecordsRejected, StorageError
+from strandline.storage.model import Epoch, TopicPartition
 from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
@@ -48,11 +54,6 @@ def coordinating_partition(name: str, partition_count: int) -> int:
     hashed = java_hash(name)
     # The absolute value of a signed number, and 0 for the lowest, which has none.
     return min(hashed, 0x100000000 - hashed) % 0x80000000 % partition_count
-
-
-def former_partition(group_id: str, partition_count: int) -> int:
-    """Returns the partition of a group in states before the first release."""
-    return (java_hash(group_id) & 0x7FFFFFFF) % partition_count
 
 
 def java_hash(text: str) -> int:
@@ -71,9 +72,6 @@ class Shard(Protocol):
     def take(self, record: Any, now: Instant) -> None:
         """Applies one record of the log, of the kind that the topic has."""
 
-    def has(self, name: str) -> bool:
-        """Whether it holds anything of this group or transactional id."""
-
     def counts(self) -> Mapping[str, int]:
         """Returns what it holds, for the log."""
 
@@ -81,23 +79,36 @@ class Shard(Protocol):
 S = TypeVar("S", bound=Shard)
 
 
+class SlotState(Enum):
+    """How far the log of a slot is replayed."""
+
+    UNLOADED = auto()
+    LOADING = auto()
+    ACTIVE = auto()
+    FAILED = auto()  # could not be read, and waits for `retry_s`
+
+
 class Slot(Generic[S]):
     """One partition of the topic, and the state replayed from it."""
 
-    __slots__ = ("is_loaded", "partition", "quiet_log", "retry_s", "shard")
+    __slots__ = ("epoch", "journal", "partition", "retry_s", "shard", "state")
 
-    def __init__(
-        self, partition: Partition, shard: S, *, is_loaded: bool, quiet_log: QuietLog
-    ) -> None:
-        """`quiet_log` logs failed writes."""
+    def __init__(self, partition: Partition, epoch: Epoch, shard: S, journal: Journal) -> None:
+        """`epoch` is the leader epoch under which this broker leads the partition."""
         self.partition = partition
+        self.epoch = epoch
         self.shard = shard
-        self.is_loaded = is_loaded
+        self.journal = journal
         self.retry_s = 0.0
-        self.quiet_log = quiet_log
+        is_empty = partition.log.end_offset <= partition.log.log_start_offset
+        self.state = SlotState.ACTIVE if is_empty else SlotState.UNLOADED
 
     def __repr__(self) -> str:
-        return f"<Slot {self.partition.topic_partition} loaded={self.is_loaded} {self.shard!r}>"
+        return f"<Slot {self.partition.topic_partition} {self.state.name} {self.shard!r}>"
+
+    @property
+    def is_loaded(self) -> bool:
+        return self.state is SlotState.ACTIVE
 
 
 class Slots(Generic[S]):
@@ -108,31 +119,28 @@ class Slots(Generic[S]):
         topic: NewTopic,
         new_shard: Callable[[], S],
         decode: DecodeRecords[Any],
-        metadata: Metadata,
+        metadata: MetadataView,
+        controller: ControllerClient,
         replicas: ReplicaManager,
         *,
         node_id: int,
-        topic_defaults: TopicDefaults,
         clock: Clock,
         reads: Executor,
         on_found: Callable[[], None],
-        formerly: Callable[[str, int], int] | None = None,
         content: str = "groups",
     ) -> None:
         """`reads` runs the blocking part of loading; `on_found` is called when there is any.
 
-        `formerly` gives the partition where older states put an id, if that may be another one;
         `content` names the state in log messages.
         """
         self._topic = topic
         self._new_shard = new_shard
         self._decode = decode
-        self._formerly = formerly
         self._content = content
         self._metadata = metadata
+        self._controller = controller
         self._replicas = replicas
         self._node_id = node_id
-        self._topic_defaults = topic_defaults
         self._clock = clock
         self._reads = reads
         self._on_found = on_found
@@ -147,15 +155,15 @@ class Slots(Generic[S]):
         return self._metadata.image.topics.get(self._topic.name)
 
     def present(self) -> list[Slot[S]]:
-        """Returns the existing slots, loaded or not."""
+        """Returns the existing slots, in any state."""
         return list(self._slots.values())
 
     def all(self) -> list[Slot[S]]:
-        """Returns the slots of all partitions."""
+        """Returns the slots of all partitions that this broker leads and has."""
         topic = self.topic()
         if topic is None:
             return []
-        slots = (self._slot(index) for index in range(topic.partition_count))
+        slots = (self._slot(topic, index) for index in range(topic.partition_count))
         return [slot for slot in slots if slot is not None]
 
     def of(self, name: str) -> Slot[S] | None:
@@ -163,47 +171,100 @@ class Slots(Generic[S]):
         topic = self.topic()
         if topic is None:
             return None
-        if self._formerly is not None:
-            former = self._loaded(self._formerly(name, topic.partition_count))
-            if former.shard.has(name):
-                return former
-        return self._loaded(coordinating_partition(name, topic.partition_count))
-
-    def _loaded(self, index: int) -> Slot[S]:
-        """Returns the loaded slot of a partition. Raises CoordinatorFault."""
-        slot = self._slot(index)
+        index = coordinating_partition(name, topic.partition_count)
+        slot = self._slot(topic, index)
         if slot is None:
-            raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if not slot.is_loaded:
+            is_here = topic.partitions[index].leader == self._node_id
+            raise CoordinatorFault(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE if is_here else ErrorCode.NOT_COORDINATOR
+            )
+        if slot.state is not SlotState.ACTIVE:
             raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return slot
 
+    async def partition_of(self, name: str) -> TopicPartition:
+        """Returns where an id lies, whoever leads that; creates the topic if necessary.
+
+        Raises CoordinatorFault.
+        """
+        await self.ensure_topic()
+        topic = self.topic()
+        if topic is None:
+            raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        index = coordinating_partition(name, topic.partition_count)
+        return TopicPartition(topic.name, index)
+
+    async def replicated(self, *names: str) -> None:
+        """Returns when what was read of these ids may be answered. Raises CoordinatorFault."""
+        topic = self.topic()
+        if topic is None:
+            return
+        for name in names:
+            slot = self._slots.get(coordinating_partition(name, topic.partition_count))
+            if slot is not None:
+                await slot.journal.settled(wrote=False)
+
+    async def all_replicated(self) -> None:
+        """Returns when what was read of all ids may be answered. Raises CoordinatorFault."""
+        for slot in self.present():
+            await slot.journal.settled(wrote=False)
+
     def at(self, index: int) -> Slot[S] | None:
-        """Returns the slot of a partition, loaded or not; None if it is not on this broker."""
+        """Returns the slot of a partition, in any state; None if it is not on this broker."""
         topic = self.topic()
         if topic is None or not 0 <= index < topic.partition_count:
             return None
-        return self._slot(index)
+        return self._slot(topic, index)
 
-    def drop(self) -> list[Slot[S]]:
-        """Drops all slots: the topic has been replaced."""
-        slots, self._slots = self._slots, {}
-        return list(slots.values())
-
-    def _slot(self, index: int) -> Slot[S] | None:
+    def _slot(self, topic: TopicImage, index: int) -> Slot[S] | None:
         slot = self._slots.get(index)
         if slot is not None:
+            return slot
+        led = topic.partitions[index]
+        # It may have been offline when the metadata said that it is led here.
+        return self.on_lead(index, led.leader_epoch) if led.leader == self._node_id else None
+
+    # --- leading -----------------------------------------------------------------------------
+
+    def follow(self, delta: MetadataDelta) -> list[Slot[S]]:
+        """Leads and resigns as the metadata says; returns the slots that are gone."""
+        is_gone = any(topic.name == self._topic.name for topic in delta.topics.gone())
+        resigned = self.drop() if is_gone else []
+        for topic in delta.topics.changed():
+            if topic.name == self._topic.name:
+                for led in topic.partitions:
+                    if led.leader == self._node_id:
+                        self.on_lead(led.partition, led.leader_epoch)
+                    else:
+                        resigned += self.on_resign(led.partition)
+        return resigned
+
+    def on_lead(self, index: int, epoch: Epoch) -> Slot[S] | None:
+        """This broker leads a partition under `epoch`; None if the partition is not here."""
+        slot = self._slots.get(index)
+        if slot is not None:
+            slot.epoch = epoch
             return slot
         partition = self._replicas.partition(self._topic.name, index)
         if partition is None:
             return None
-        is_empty = partition.log.end_offset <= partition.log.log_start_offset
-        slot = self._slots[index] = Slot(
-            partition, self._new_shard(), is_loaded=is_empty, quiet_log=self._quiet_log
-        )
-        if not is_empty:
+        journal = Journal(partition, self._content.removesuffix("s"), self._quiet_log)
+        slot = self._slots[index] = Slot(partition, epoch, self._new_shard(), journal)
+        if not slot.is_loaded:
             self._on_found()
         return slot
+
+    def on_resign(self, index: int) -> list[Slot[S]]:
+        """Another broker leads the partition; returns the slot that is gone, if there was one."""
+        slot = self._slots.pop(index, None)
+        if slot is None:
+            return []
+        slot.journal.resign()
+        return [slot]
+
+    def drop(self) -> list[Slot[S]]:
+        """Resigns from all: the topic was replaced, or all is to be loaded anew."""
+        return [slot for index in tuple(self._slots) for slot in self.on_resign(index)]
 
     # --- creating ----------------------------------------------------------------------------
 
@@ -220,18 +281,10 @@ class Slots(Generic[S]):
 
     async def _create_topic(self) -> None:
         try:
-            decision = await self._metadata.change(
-                lambda image: controller.create_topics(
-                    image,
-                    [self._topic],
-                    node_ids=(self._node_id,),
-                    defaults=self._topic_defaults,
-                )
-            )
+            (result,) = await self._controller.create_topics([self._topic])
         except StorageError as error:
             self._say_not_created(str(error))
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error
-        (result,) = decision.results
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             self._say_not_created(result.error_message)
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -250,18 +303,21 @@ class Slots(Generic[S]):
     def next_to_load(self) -> Slot[S] | None:
         """Returns a slot whose log is to be replayed now, None if there is none."""
         now_s = self._clock.monotonic_s()
-        return next((s for s in self.all() if not s.is_loaded and s.retry_s <= now_s), None)
+        return next(
+            (s for s in self.all() if s.state is not SlotState.ACTIVE and s.retry_s <= now_s), None
+        )
 
     async def load(
         self, slot: Slot[S], now: Callable[[], Instant], on_loaded: Callable[[Slot[S]], None]
     ) -> None:
         """Replays the log of one slot; `on_loaded` may serve it from then on."""
+        slot.state = SlotState.LOADING
         try:
             await self._load_slot(slot, now, on_loaded)
         except (RecordsRejected, StorageError) as error:
             # Its state stays unavailable: losing it would be worse.
             slot.retry_s = self._clock.monotonic_s() + LOAD_RETRY_S
-            slot.shard = self._new_shard()
+            slot.state, slot.shard = SlotState.FAILED, self._new_shard()
             where = slot.partition.topic_partition
             self._quiet_log.say(
                 logging.ERROR,
@@ -273,10 +329,14 @@ class Slots(Generic[S]):
     async def _load_slot(
         self, slot: Slot[S], now: Callable[[], Instant], on_loaded: Callable[[Slot[S]], None]
     ) -> None:
-        """Replays the log of one partition. Raises RecordsRejected, StorageError."""
+        """Replays the log of one partition, to its end. Raises RecordsRejected, StorageError.
+
+        What is not replicated yet is state too, as in Kafka's CoordinatorLoaderImpl: the leader
+        keeps it.
+        """
         began_s = self._clock.monotonic_s()
         unified_log = slot.partition.log
-        offset, end_offset = unified_log.log_start_offset, slot.partition.high_watermark
+        offset, end_offset = unified_log.log_start_offset, unified_log.end_offset
         loop = asyncio.get_running_loop()
         while offset < end_offset:
             chunk = await loop.run_in_executor(
@@ -288,7 +348,7 @@ class Slots(Generic[S]):
             offset = chunk.next_offset
         if self._slots.get(slot.partition.topic_partition.partition) is not slot:
             return
-        slot.is_loaded = True
+        slot.state = SlotState.ACTIVE
         on_loaded(slot)
         log.info(
             "%s loaded",

@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from strandline.broker.coordination.model.classic_messages import Instant
-from strandline.broker.coordination.transactions.lost_ends import DecidedEnd, decided_ends
+from strandline.broker.coordination.transactions.lost_ends import (
+    DecidedEnd,
+    decided_ends,
+)
 from strandline.broker.coordination.transactions.records import TransactionRecord
 from strandline.broker.coordination.transactions.transaction import Transaction, TransactionState
 
@@ -46,9 +49,6 @@ class TransactionShard:
 
     def get(self, transactional_id: str) -> Transaction | None:
         return self._transactions.get(transactional_id)
-
-    def has(self, transactional_id: str) -> bool:
-        return transactional_id in self._transactions
 
     def counts(self) -> Mapping[str, int]:
         return {"ids": len(self)}

@@ -44,7 +44,7 @@ from strandline.broker.cluster.metadata.controller_messages import (
     TopicResult,
 )
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
-from strandline.broker.cluster.metadata.records import BrokerConfigsSet, GroupConfigsSet
+from strandline.broker.cluster.metadata.records import ALL_BROKERS, config_records
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
 from strandline.broker.config.group_configs import GROUP_CONFIGS, GROUPS_MAX, check_group_change
 from strandline.broker.config.running_config import check_broker_change
@@ -56,6 +56,7 @@ from strandline.broker.handlers.admin.logger_configs import (
 )
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.formats.metadata_records import MetadataRecord, ResourceType
 from strandline.broker.protocol.messages.alter_configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -97,7 +98,7 @@ class AlterConfigsHandlers:
     """Handlers of the two APIs that change configurations."""
 
     def __init__(self, services: Services) -> None:
-        self._metadata = services.metadata
+        self._controller = services.controller
         self._services = services
 
     async def incremental_alter_configs(
@@ -208,13 +209,11 @@ class AlterConfigsHandlers:
         make = self._group_change if key[0] == ConfigResourceType.GROUP else self._broker_change
 
         def decide_one(image: MetadataImage) -> Decision[None]:
-            record = make(image, key, alteration)
-            if record is None or intent is Intent.VALIDATE:
-                return Decision(records=(), results=())
-            return Decision(records=(record,), results=())
+            records = make(image, key, alteration)
+            return Decision(records=tuple(records) if intent is Intent.APPLY else (), results=())
 
         try:
-            await self._metadata.change(decide_one)
+            await self._controller.change(decide_one)
         except Refusal as refusal:
             return _refused(refusal)
         except StorageError as error:
@@ -223,19 +222,23 @@ class AlterConfigsHandlers:
 
     def _broker_change(
         self, image: MetadataImage, key: Key, alteration: Alteration
-    ) -> BrokerConfigsSet | None:
+    ) -> list[MetadataRecord]:
         node_id = self._broker_of(key)
         present = image.broker_properties.get(node_id, {})
         wanted = alteration(present)
         check_broker_change(self._services.running.static, image, node_id, wanted)
-        if wanted == dict(present):
-            return None
-        return BrokerConfigsSet(node_id=node_id, properties=wanted)
+        name = ALL_BROKERS if node_id is None else str(node_id)
+        return config_records(ResourceType.BROKER, name, present, wanted)
 
     def _group_change(
         self, image: MetadataImage, key: Key, alteration: Alteration
-    ) -> GroupConfigsSet | None:
+    ) -> list[MetadataRecord]:
         _, group_id = key
+        # A name that is no UTF-8 grows when it is read.
+        if len(group_id.encode()) > STRING_BYTES_MAX:
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST, f"the name is longer than {STRING_BYTES_MAX} bytes"
+            )
         present = image.group_properties.get(group_id, {})
         wanted = alteration(present)
         check_group_change(self._services.config, wanted)
@@ -243,9 +246,7 @@ class AlterConfigsHandlers:
             raise Refusal(
                 ErrorCode.POLICY_VIOLATION, f"more than {GROUPS_MAX} groups with properties"
             )
-        if wanted == dict(present):
-            return None
-        return GroupConfigsSet(group_id=group_id, properties=wanted)
+        return config_records(ResourceType.GROUP, group_id, present, wanted)
 
     async def _alter_topics(
         self, wanted: Mapping[str, Alteration], intent: Intent
@@ -253,7 +254,7 @@ class AlterConfigsHandlers:
         if not wanted:
             return {}
         try:
-            decision = await self._metadata.change(
+            decision = await self._controller.change(
                 lambda image: decide(
                     image, wanted, defaults=self._services.topic_defaults, intent=intent
                 )

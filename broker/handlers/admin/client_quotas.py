@@ -46,6 +46,7 @@ class ClientQuotaHandlers:
 
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
+        self._controller = services.controller
 
     def describe_client_quotas(
         self, request: DescribeClientQuotasRequest, _context: RequestContext
@@ -70,7 +71,7 @@ class ClientQuotaHandlers:
         intent = Intent.VALIDATE if request.validate_only else Intent.APPLY
         results: Sequence[AlterQuotaResult]
         try:
-            decision = await self._metadata.change(
+            decision = await self._controller.change(
                 lambda image: alter(image, request.entries, intent=intent)
             )
             results = decision.results

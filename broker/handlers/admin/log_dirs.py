@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.cluster.replicas.replica_moves import LogDirNotFound, ReplicaMoves
 from strandline.broker.handlers.services.limits import refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
@@ -78,9 +78,9 @@ class LogDirHandler:
 
     def _request(self, topic: str, partition: int, path: str) -> int:
         """Requests one move; returns the error code of the partition."""
-        served = self._replicas.partition(topic, partition)
-        if served is None:
-            return self._replicas.code_of_missing(topic, partition)
+        served = self._replicas.leader(topic, partition)
+        if isinstance(served, LeaderRefusal):
+            return served.code
         if served.is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if not path.startswith("/") or "\0" in path:
@@ -174,8 +174,8 @@ def _topics(
             DescribeLogDirsPartition(
                 partition_index=key.partition,
                 partition_size=served.log.local.size_bytes,
-                # With a single replica all records are below the high watermark.
-                offset_lag=served.log.end_offset - served.high_watermark,
+                # How far it ends below the high watermark (Kafka's getLogEndOffsetLag).
+                offset_lag=0,
                 remote_size=_remote_bytes(served),
             )
         )

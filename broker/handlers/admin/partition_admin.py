@@ -19,6 +19,7 @@ from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import NO_LEADER, PartitionImage, TopicImage
 from strandline.broker.cluster.metadata.placement import check_assignments
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
+from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.handlers.services.authorized_operations import ALL_OF_A_TOPIC
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
@@ -65,7 +66,6 @@ class PartitionAdminHandlers:
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
         self._replicas = services.replicas
-        self._node_ids = (services.config.node_id,)
         self._page_partitions_max = services.config.partitions.described_max
 
     # --- DescribeTopicPartitions -------------------------------------------------------------
@@ -135,14 +135,15 @@ class PartitionAdminHandlers:
                 error_code=ErrorCode.INVALID_TOPIC_EXCEPTION,
                 error_message=clipped(fault),
             )
-        served = self._replicas.partition(topic, index)
-        if served is None or served.is_offline:
-            code, message = ErrorCode.KAFKA_STORAGE_ERROR, "its log folder is offline"
-            if served is None and not self._replicas.is_offline(topic, index):
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                message = f"no partition {index} of a topic named {topic!r}"
+        served = self._replicas.leader(topic, index)
+        if isinstance(served, Partition) and served.is_offline:
+            served = LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)
+        if isinstance(served, LeaderRefusal):
+            message = f"no partition {index} of a topic named {topic!r}"
+            if served.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                message = "its log folder is offline"
             return DescribeProducersPartition(
-                partition_index=index, error_code=code, error_message=clipped(message)
+                partition_index=index, error_code=served.code, error_message=clipped(message)
             )
         return DescribeProducersPartition(
             partition_index=index,
@@ -217,7 +218,7 @@ class PartitionAdminHandlers:
                 raise Refusal(
                     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is going on."
                 )
-            check_assignments([tuple(asked.replicas)], self._node_ids)
+            check_assignments([tuple(asked.replicas)], self._metadata.image.brokers)
         except Refusal as refusal:
             return ReassignablePartitionResponse(
                 partition_index=asked.partition_index,

@@ -15,9 +15,10 @@ from typing import TypeAlias
 
 from strandline.broker.cluster.metadata.controller_messages import Decision, Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.records import MetadataRecord, ScramCredentialsSet
+from strandline.broker.cluster.metadata.records import SCRAM_MECHANISMS, scram_records
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.protocol.messages.alter_user_scram_credentials import (
     AlteredScramUser,
     AlterUserScramCredentialsRequest,
@@ -41,8 +42,6 @@ from strandline.broker.security.scram import (
 from strandline.storage.errors import StorageError
 
 # Kafka's numbers of the mechanisms.
-MECHANISMS: Mapping[int, str] = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-_NUMBERS = {name: number for number, name in MECHANISMS.items()}
 # More users than one broker serves: each is a line of a snapshot that every start reads.
 USERS_MAX = 100_000
 NAME_BYTES_MAX = 1024
@@ -56,6 +55,7 @@ class ScramUserHandlers:
 
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
+        self._controller = services.controller
 
     def describe_user_scram_credentials(
         self, request: DescribeUserScramCredentialsRequest, _context: RequestContext
@@ -73,7 +73,7 @@ class ScramUserHandlers:
     ) -> AlterUserScramCredentialsResponse:
         refuse_flood(len(request.deletions) + len(request.upsertions))
         try:
-            decision = await self._metadata.change(lambda image: alter(image, request))
+            decision = await self._controller.change(lambda image: alter(image, request))
             results = decision.results
         except StorageError as error:
             names = dict.fromkeys(change.name for change in _changes(request))
@@ -114,16 +114,16 @@ def alter(
                 )
             )
             continue
-        records.append(ScramCredentialsSet(user=user, credentials=wanted))
+        records += scram_records(user, present, wanted)
         results.append(AlteredScramUser(user=user))
     return Decision(records=tuple(records), results=tuple(results))
 
 
 def _changed(
     user: str,
-    present: Mapping[str, str],
+    present: Mapping[str, ScramCredential],
     changes: list[Change],
-) -> dict[str, str]:
+) -> dict[str, ScramCredential]:
     """Returns the user's new credentials. Raises Refusal."""
     if not user:
         raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
@@ -138,11 +138,11 @@ def _changed(
         )
     wanted = dict(present)
     for change in changes:
-        mechanism = MECHANISMS.get(change.mechanism)
+        mechanism = SCRAM_MECHANISMS.get(change.mechanism)
         if mechanism is None:
             raise Refusal(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
         if isinstance(change, ScramCredentialUpsertion):
-            wanted[mechanism] = str(_credential(change, mechanism))
+            wanted[mechanism] = _credential(change, mechanism)
         elif wanted.pop(mechanism, None) is None:
             raise Refusal(
                 ErrorCode.RESOURCE_NOT_FOUND,
@@ -167,7 +167,7 @@ def _credential(change: ScramCredentialUpsertion, mechanism: str) -> ScramCreden
 
 
 def _described(
-    user: str, count: int, credentials: Mapping[str, str] | None
+    user: str, count: int, credentials: Mapping[str, ScramCredential] | None
 ) -> UserScramCredentials:
     if count > 1:
         code, message = (
@@ -183,11 +183,9 @@ def _described(
         return UserScramCredentials(
             user=user,
             credential_infos=[
-                CredentialInfo(
-                    mechanism=_NUMBERS[name], iterations=ScramCredential.parse(text).iterations
-                )
-                for name, text in credentials.items()
-                if name in _NUMBERS
+                CredentialInfo(mechanism=number, iterations=credentials[name].iterations)
+                for number, name in SCRAM_MECHANISMS.items()
+                if name in credentials
             ],
         )
     return UserScramCredentials(user=user, error_code=code, error_message=clipped(message))

@@ -69,8 +69,8 @@ class TopicHandlers:
 
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
+        self._controller = services.controller
         self._services = services
-        self._node_ids = (services.config.node_id,)
 
     async def create_topics(
         self, request: CreateTopicsRequest, context: RequestContext
@@ -88,7 +88,6 @@ class TopicHandlers:
             lambda image: controller.create_topics(
                 image,
                 topics,
-                node_ids=self._node_ids,
                 defaults=self._services.topic_defaults,
                 intent=_intent(request.validate_only),
             ),
@@ -136,12 +135,13 @@ class TopicHandlers:
         )
         done: Sequence[DeleteResult]
         try:
-            decision = await self._metadata.change(
+            decision = await self._controller.change(
                 lambda image: controller.delete_topics(
                     image, references, defaults=self._services.topic_defaults
                 )
             )
             done = decision.results
+            await self._services.replicas.deleted(result.topic_id for result in done)
         except StorageError as error:
             code = ErrorCode(error.kafka_code)
             done = [_not_deleted(r, code, str(error)) for r in dict.fromkeys(references)]
@@ -182,7 +182,6 @@ class TopicHandlers:
             lambda image: controller.create_partitions(
                 image,
                 topics,
-                node_ids=self._node_ids,
                 intent=_intent(request.validate_only),
             ),
             (topic.name for topic in topics),
@@ -205,7 +204,7 @@ class TopicHandlers:
     ) -> Sequence[TopicResult]:
         """Returns a result per name; errors if the metadata log could not be written."""
         try:
-            return (await self._metadata.change(decide)).results
+            return (await self._controller.change(decide)).results
         except StorageError as error:
             code = ErrorCode(error.kafka_code)
             return [

@@ -20,11 +20,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from concurrent.futures import Executor
 from functools import partial
-from types import coroutine
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, cast
 
 from strandline.broker.handlers.dispatch.api_versions import (
     api_versions,
@@ -55,13 +54,14 @@ from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.errors import MalformedRequest, UnsupportedVersion
 from strandline.broker.protocol.schema.schema import Request, Response
 from strandline.broker.telemetry.requests import ApiTraffic, count_errors
+from strandline.storage.concurrency.tasks import eager_start
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
 # A handler takes the request class of its API; the table below matches the two.
-Handler: TypeAlias = Callable[..., Response | Awaitable[Response]]
+Handler: TypeAlias = Callable[..., Response | Coroutine[object, None, Response]]
 
 ANONYMOUS_CLIENT = ClientIdentity()
 # The length field in front of a frame.
@@ -103,6 +103,8 @@ class Dispatcher:
         self._traffic = services.traffic
         self._apis = services.traffic.apis
         self._now_s = services.clock.monotonic_s
+        # Of requests that wait for something.
+        self._running: set[asyncio.Task[Response]] = set()
 
     def handle(
         self,
@@ -182,8 +184,8 @@ class Dispatcher:
         started_s: float,
         local_s: float,
     ) -> Parts | None:
-        work = _Work(answer, self._now_s)
-        parts = work.result if work.step() else await work.follow()
+        work = _Measured(answer.__await__(), self._now_s)
+        parts = await work
         assert not isinstance(parts, LateParts), parts
         self._note_late(traffic, started_s, local_s, parts or (), work.busy_s)
         return parts
@@ -222,10 +224,8 @@ class Dispatcher:
         if isinstance(answer, DeferredAnswer):
             coming: asyncio.Future[Parts] = loop.create_future()
             answer.attach(coming.set_result, coming.set_exception)
-            return await coming
-        if isinstance(answer, Awaitable) and not isinstance(answer, LateParts):
-            return await answer
-        return answer
+            return LateParts(coming)
+        return await answer if isinstance(answer, Awaitable) else answer
 
     def _dispatch(
         self,
@@ -249,18 +249,47 @@ class Dispatcher:
         response = handler(request, context)
         if isinstance(response, Response):
             return self._finish(header, response, self._now_s() - started_s, 0.0)
-        work = _Work(response, self._now_s)
-        if work.step():
-            return self._finish(header, work.result, self._now_s() - started_s, 0.0)
+        work = _Measured(response, self._now_s)
+        task = eager_start(work)
+        if task.done():
+            return self._finish(header, task.result(), self._now_s() - started_s, 0.0)
         overhead_s = self._now_s() - started_s - work.busy_s
-        return LateParts(self._encode_later(header, work, started_s, overhead_s))
+        late = DeferredAnswer()
+        self._running.add(task)
+        task.add_done_callback(
+            partial(self._finish_late, late, header, work, started_s, overhead_s)
+        )
+        return late
 
-    async def _encode_later(
-        self, header: RequestHeader, work: _Work[Response], started_s: float, overhead_s: float
-    ) -> Parts:
-        found = await work.follow()
+    def _finish_late(
+        self,
+        late: DeferredAnswer,
+        header: RequestHeader,
+        work: _Measured[Response],
+        started_s: float,
+        overhead_s: float,
+        task: asyncio.Task[Response],
+    ) -> None:
+        self._running.remove(task)
+        if task.cancelled():
+            return  # The broker is stopping.
         local_s = overhead_s + work.busy_s
-        return self._finish(header, found, local_s, self._now_s() - started_s - local_s)
+        remote_s = self._now_s() - started_s - local_s
+        try:
+            parts = self._finish(header, task.result(), local_s, remote_s)
+        except Exception as error:
+            late.fail(error)
+        else:
+            late.complete(parts)
+
+    async def run(self) -> None:
+        """Owns the requests that wait; they end with it."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
 
     def _finish(
         self, header: RequestHeader, response: Response, local_s: float, remote_s: float
@@ -289,44 +318,39 @@ class Dispatcher:
         return parts
 
 
-class _Work(Generic[_T]):
-    """Drives a coroutine, and measures its loop time: its steps, without its waits.
+class _Measured(Coroutine[object, None, _T]):
+    """A coroutine whose time on the loop is measured: its steps, without its waits."""
 
-    Most handlers wait for nothing. So the first step runs before there is a task, which costs a
-    turn of the loop and its own time; a handler that needs one there gets a RuntimeError.
-    """
+    __slots__ = ("_now_s", "_steps", "busy_s")
 
-    __slots__ = ("_now_s", "_steps", "_waits_for", "busy_s", "result")
-
-    result: _T
-
-    def __init__(self, awaitable: Awaitable[_T], now_s: Callable[[], float]) -> None:
-        self._steps = awaitable.__await__()
+    def __init__(
+        self,
+        work: Generator[object, None, _T] | Coroutine[object, None, _T],
+        now_s: Callable[[], float],
+    ) -> None:
+        self._steps = work
         self._now_s = now_s
-        self._waits_for: object = None
         self.busy_s = 0.0
 
-    def step(self, resume: Callable[[], object] | None = None) -> bool:
-        """Runs until it waits for something; returns whether it ended, with a `result`."""
+    def send(self, value: None) -> object:
         began_s = self._now_s()
         try:
-            self._waits_for = next(self._steps) if resume is None else resume()
-        except StopIteration as end:
-            self.result = end.value
-            return True
+            return self._steps.send(value)
         finally:
             self.busy_s += self._now_s() - began_s
-        return False
 
-    @coroutine
-    def follow(self) -> Generator[object, object, _T]:
-        """Drives it from its first wait to its end, as `await` would."""
-        while True:
-            try:
-                sent = yield self._waits_for
-            except BaseException as error:
-                resume = partial(self._steps.throw, error)
-            else:
-                resume = partial(self._steps.send, sent)
-            if self.step(resume):
-                return self.result
+    def throw(self, error: BaseException) -> object:  # type: ignore[override]  # as asyncio calls it
+        began_s = self._now_s()
+        try:
+            return self._steps.throw(error)
+        finally:
+            self.busy_s += self._now_s() - began_s
+
+    def close(self) -> None:
+        self._steps.close()
+
+    def __await__(self) -> Generator[object, None, _T]:
+        return cast("Generator[object, None, _T]", self)  # which has what `await` calls
+
+    def __next__(self) -> object:
+        return self.send(None)

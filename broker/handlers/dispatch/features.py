@@ -62,7 +62,7 @@ class FeatureHandlers:
 
     def __init__(self, services: Services) -> None:
         self._node_id = services.config.node_id
-        self._metadata = services.metadata
+        self._controller = services.controller
 
     async def update_features(
         self, request: UpdateFeaturesRequest, context: RequestContext
@@ -76,7 +76,7 @@ class FeatureHandlers:
         wanted = [_wanted(update) for update in request.feature_updates]
         intent = Intent.VALIDATE if request.validate_only else Intent.APPLY
         try:
-            decision = await self._metadata.change(
+            decision = await self._controller.change(
                 partial(controller.update_features, updates=wanted, intent=intent)
             )
         except StorageError as error:

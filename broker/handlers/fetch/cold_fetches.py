@@ -30,7 +30,7 @@ from strandline.broker.handlers.fetch.unanswered import LATE_S, UNAVAILABLE_S, U
 from strandline.broker.protocol.messages.fetch import FetchResponsePartition
 from strandline.broker.telemetry.requests import RemoteWaits
 from strandline.storage.clock import Clock
-from strandline.storage.concurrency.tasks import begin
+from strandline.storage.concurrency.tasks import eager_start
 from strandline.storage.errors import (
     RecordsRejected,
     StorageError,
@@ -94,7 +94,9 @@ class ColdFetches:
             wanted, partition, _ = found.answers[position]
             assert partition is not None, wanted
             bytes_max = min(wanted.partition_bytes_max, share)
-            reading = begin(_outcome(partition.log, wanted.fetch_offset, bytes_max, plan.isolation))
+            reading = eager_start(
+                _outcome(partition.log, wanted.fetch_offset, bytes_max, plan.isolation)
+            )
             if reading.done() and isinstance(read := reading.result(), RemoteRead):
                 self._accept(plan, found, position, partition, read)
             else:

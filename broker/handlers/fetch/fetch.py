@@ -45,16 +45,17 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.handlers.fetch.cold_fetches import ColdFetches
 from strandline.broker.handlers.fetch.partition_answers import (
     FIRST_VERSION_WITH_ZSTD,
     answer_without_read,
     converted_answer,
     error_answer,
-    follower_fault,
+    follower_refusal,
     is_news,
     records_answer,
+    refused_answer,
     with_aborted,
 )
 from strandline.broker.handlers.fetch.plan import FetchPass, FetchPlan, FetchPlanner
@@ -170,10 +171,11 @@ class FetchHandler:
             # A topic is looked up once: hashing its id takes as long as answering a partition.
             if wanted.topic_id is not topic_id or wanted.topic is not topic or not served:
                 topic, topic_id = wanted.topic, wanted.topic_id
-                served = self._replicas.partitions_of(topic, topic_id)
+                served = self._replicas.partitions_of(topic_id if topic is None else topic)
             partition = served.get(wanted.partition)
             if partition is None:
-                answer = error_answer(wanted.partition, self._code_of_missing(wanted, plan.session))
+                refusal = self._refusal_of_missing(wanted, plan.session)
+                answer = refused_answer(wanted.partition, refusal, plan.header.api_version)
                 found.must_answer = True
             else:
                 answer = answer_without_read(
@@ -196,8 +198,11 @@ class FetchHandler:
             found.must_answer = True
             code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return error_answer(wanted.partition, code, partition)
+        refusal = partition.refusal(wanted.current_leader_epoch)
+        if refusal is not None:
+            found.must_answer = True
+            return refused_answer(wanted.partition, refusal, plan.header.api_version, partition)
         try:
-            partition.check_leader_epoch(wanted.current_leader_epoch)
             if wanted.last_fetched_epoch >= 0 and not unified_log.has_unknown_extent:
                 diverging = self._diverging(wanted, partition)
                 if diverging is not None:
@@ -250,31 +255,29 @@ class FetchHandler:
         """Refuses a follower: no partition has one (Kafka's `followerReplicaOrThrow`)."""
         found = FetchPass()
         for wanted in plan.wanted:
-            served = self._replicas.partitions_of(wanted.topic, wanted.topic_id)
-            partition = served.get(wanted.partition)
+            topic, index = wanted.key
+            partition = self._replicas.partitions_of(topic).get(index)
             if partition is None:
-                code = int(self._code_of_missing(wanted, plan.session))
+                refusal = self._refusal_of_missing(wanted, plan.session)
             else:
-                code = follower_fault(partition, wanted.current_leader_epoch)
-            found.answers.append((wanted, partition, error_answer(wanted.partition, code)))
+                refusal = follower_refusal(partition, wanted.current_leader_epoch)
+            answer = refused_answer(index, refusal, plan.header.api_version)
+            found.answers.append((wanted, partition, answer))
         return found
 
-    def _code_of_missing(self, wanted: WantedPartition, session: FetchSession | None) -> ErrorCode:
-        """Returns the error code for a missing partition.
-
-        As in KafkaApis and ReplicaManager, a session uses the name that the id had when it was
+    def _refusal_of_missing(
+        self, wanted: WantedPartition, session: FetchSession | None
+    ) -> LeaderRefusal:
+        """As in KafkaApis and ReplicaManager, a session uses the name that the id had when it was
         added: there the topic is gone, or another one has its name.
         """
-        if wanted.topic is not None:
-            return self._replicas.code_of_missing(wanted.topic, wanted.partition)
-        if self._replicas.is_offline_by_id(wanted.topic_id, wanted.partition):
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        if not self._replicas.has_topic_id(wanted.topic_id):
-            if session is None or wanted.topic_id not in session.names:
-                return ErrorCode.UNKNOWN_TOPIC_ID
-            if session.names[wanted.topic_id] in self._services.metadata.image.topics:
-                return ErrorCode.INCONSISTENT_TOPIC_ID
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        refusal = self._replicas.refusal_of_missing(*wanted.key)
+        names = {} if session is None or wanted.topic_id is None else session.names
+        if refusal.code is not ErrorCode.UNKNOWN_TOPIC_ID or wanted.topic_id not in names:
+            return refusal
+        if names[wanted.topic_id] in self._services.metadata.image.topics:
+            return LeaderRefusal(ErrorCode.INCONSISTENT_TOPIC_ID)
+        return LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _diverging(
         self, wanted: WantedPartition, partition: Partition

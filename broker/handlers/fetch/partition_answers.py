@@ -4,34 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.handlers.fetch.plan import FetchPass, FetchPlan
 from strandline.broker.handlers.fetch.sessions import WantedPartition
 from strandline.broker.protocol.messages.fetch import (
     FetchAbortedTransaction,
+    FetchCurrentLeader,
     FetchResponsePartition,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.protocol.schema.schema import Part
-from strandline.storage.errors import RecordsRejected
 from strandline.storage.files import FileRange
 from strandline.storage.model import NO_EPOCH, AbortedTransaction, Isolation
 
 FIRST_VERSION_WITH_ZSTD = 10
+FIRST_VERSION_WITH_LEADERS = 16
 
 
-def follower_fault(partition: Partition, leader_epoch: int) -> int:
-    """Returns the error code for a broker that fetches as follower but is no replica."""
-    try:
-        partition.check_leader_epoch(leader_epoch)
-    except RecordsRejected as error:
-        return error.kafka_code
-    # It knows the epoch but not the replicas in it: it has to refresh its metadata.
-    return (
-        ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if leader_epoch == NO_EPOCH
-        else ErrorCode.UNKNOWN_LEADER_EPOCH
-    )
+def follower_refusal(partition: Partition, leader_epoch: int) -> LeaderRefusal:
+    """Returns the refusal of a broker that fetches as follower but is no replica."""
+    # One that knows the epoch but not the replicas in it has to refresh its metadata.
+    if leader_epoch != NO_EPOCH:
+        return partition.refusal(leader_epoch) or LeaderRefusal(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return LeaderRefusal(code, partition.leader_id, partition.leader_epoch)
 
 
 def is_news(wanted: WantedPartition, answer: FetchResponsePartition) -> bool:
@@ -59,6 +55,18 @@ def error_answer(
     )
 
 
+def refused_answer(
+    index: int, refusal: LeaderRefusal, version: int, partition: Partition | None = None
+) -> FetchResponsePartition:
+    """Returns the answer to a refused fetch, with the current leader for clients that know it."""
+    code, leader_id, leader_epoch = refusal
+    answer = error_answer(index, code, partition)
+    if leader_id < 0 or version < FIRST_VERSION_WITH_LEADERS:
+        return answer
+    leader = FetchCurrentLeader(leader_id=leader_id, leader_epoch=leader_epoch)
+    return answer.replaced(current_leader=leader)
+
+
 def records_answer(
     index: int,
     partition: Partition,
@@ -81,18 +89,18 @@ def records_answer(
 def answer_without_read(
     plan: FetchPlan, wanted: WantedPartition, partition: Partition, found: FetchPass
 ) -> FetchResponsePartition | None:
-    """Returns the answer for a partition whose end is reached, or whose records no longer fit the
-    answer; None if it must be read.
+    """Returns the answer for a partition whose high watermark is reached, or whose records no
+    longer fit the answer; None if it must be read.
 
     Of a thousand partitions in a fetch most are like that, and the client waits for all of them.
     """
     unified_log = partition.log
     local = unified_log.local
-    offset, end_offset = wanted.fetch_offset, local.end_offset
+    offset, high_watermark = wanted.fetch_offset, local.high_watermark
     log_start_offset = unified_log.log_start_offset
-    if offset != end_offset and (
+    if offset != high_watermark and (
         not (found.is_full and found.total_bytes)
-        or offset > end_offset
+        or offset > high_watermark
         or offset < local.start_offset
     ):
         return None
@@ -109,20 +117,20 @@ def answer_without_read(
     partition.traffic.fetch_requests += 1
     stable_offset = local.last_stable_offset
     is_committed = plan.isolation is Isolation.READ_COMMITTED
-    if offset < (stable_offset if is_committed else end_offset):
+    if offset < (stable_offset if is_committed else high_watermark):
         found.must_answer = True
     # Answers are never modified, and creating one takes as long as all of the above.
     said = partition.last_empty_answer
     if (
         said is None
-        or said.high_watermark != end_offset
+        or said.high_watermark != high_watermark
         or said.last_stable_offset != stable_offset
         or said.log_start_offset != log_start_offset
         or (said.aborted_transactions is None) is is_committed
     ):
         said = partition.last_empty_answer = FetchResponsePartition(
             index=partition.topic_partition.partition,
-            high_watermark=end_offset,
+            high_watermark=high_watermark,
             last_stable_offset=stable_offset,
             log_start_offset=log_start_offset,
             aborted_transactions=() if is_committed else None,

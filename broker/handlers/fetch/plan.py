@@ -157,9 +157,7 @@ class FetchPlanner:
             wanted,
             session,
             incremental,
-            Isolation.READ_COMMITTED
-            if request.isolation_level == Isolation.READ_COMMITTED
-            else Isolation.READ_UNCOMMITTED,
+            Isolation.of_consumer(request.isolation_level),
             bytes_max,
             # More bytes than an answer may hold would never arrive.
             min(request.min_bytes, bytes_max),

@@ -1,9 +1,9 @@
 """Fetches that wait for bytes (Kafka's fetch purgatory), without a task per fetch.
 
-A parked fetch completes on the first of three events: enough bytes were appended, one of its
-partitions was removed, or its wait timed out. In each case the answer is built once, in a later
-turn of the loop: many appends of one turn wake a fetch once, and a producer never waits while a
-consumer's answer is built.
+A parked fetch completes on the first of three events: enough bytes came below the high watermark,
+one of its partitions was removed, or its wait timed out. In each case the answer is built once, in
+a later turn of the loop: many appends of one turn wake a fetch once, and a producer never waits
+while a consumer's answer is built.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ParkedFetch:
         for partition in partitions:
             partition.wait(self)
 
-    def on_append(self, size_bytes: int) -> None:
+    def on_high_watermark(self, size_bytes: int) -> None:
         self._missing_bytes -= size_bytes
         if self._missing_bytes <= 0:
             self._end_soon()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.model.consumer_messages import (
     ConsumerGroupDescription,
@@ -18,7 +19,6 @@ from strandline.broker.coordination.model.consumer_messages import (
     DescribedConsumer,
     Partitions,
 )
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.handlers.services.authorized_operations import ALL_OF_A_GROUP
 from strandline.broker.handlers.services.limits import clipped, refuse_flood, refuse_partition_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
@@ -79,18 +79,19 @@ class ConsumerGroupHandlers:
             ),
         )
 
-    def describe(
+    async def describe(
         self, request: ConsumerGroupDescribeRequest, _context: RequestContext
     ) -> ConsumerGroupDescribeResponse:
         refuse_flood(len(request.group_ids))
         operations = ALL_OF_A_GROUP if request.include_authorized_operations else OPERATIONS_UNKNOWN
         return ConsumerGroupDescribeResponse(
-            groups=[self._describe(group_id, operations) for group_id in request.group_ids]
+            groups=[await self._describe(group_id, operations) for group_id in request.group_ids]
         )
 
-    def _describe(self, group_id: str, operations: int) -> DescribedConsumerGroup:
+    async def _describe(self, group_id: str, operations: int) -> DescribedConsumerGroup:
         try:
             description = self._coordinator.describe_consumers(group_id)
+            await self._coordinator.replicated(group_id)
         except CoordinatorFault as fault:
             return DescribedConsumerGroup(
                 group_id=group_id,

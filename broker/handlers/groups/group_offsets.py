@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.model.group_offsets import NO_OFFSET, GroupOffsets, is_of
 from strandline.broker.coordination.model.offset_messages import (
@@ -28,7 +29,6 @@ from strandline.broker.coordination.model.offset_messages import (
     OffsetToCommit,
     OffsetToDelete,
 )
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.handlers.services.limits import refuse_flood, refuse_partition_flood
 from strandline.broker.handlers.services.offsets_to_commit import (
     OffsetsToCommit,
@@ -130,7 +130,7 @@ class GroupOffsetHandlers:
 
     # --- OffsetFetch -------------------------------------------------------------------------
 
-    def offset_fetch(
+    async def offset_fetch(
         self, request: OffsetFetchRequest, context: RequestContext
     ) -> OffsetFetchResponse:
         if context.api_version >= FIRST_FETCH_OF_SEVERAL_GROUPS:
@@ -141,17 +141,20 @@ class GroupOffsetHandlers:
             by_id = context.api_version >= FIRST_FETCH_BY_TOPIC_ID
             return OffsetFetchResponse(
                 groups=[
-                    self._fetch_group(group, by_id=by_id, is_stable_only=request.require_stable)
+                    await self._fetch_group(
+                        group, by_id=by_id, is_stable_only=request.require_stable
+                    )
                     for group in request.groups
                 ]
             )
         refuse_partition_flood(topic.partition_indexes for topic in request.topics or ())
-        return self._fetch_one(request, context.api_version)
+        return await self._fetch_one(request, context.api_version)
 
-    def _fetch_one(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
-        image = self._metadata.image
+    async def _fetch_one(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
         try:
             offsets = self._coordinator.offsets_of(request.group_id) or GroupOffsets()
+            topics = self._topics_of(request, offsets, version)
+            await self._coordinator.replicated(request.group_id)
         except CoordinatorFault as fault:
             if version >= FIRST_FETCH_WITH_TOP_LEVEL_ERROR:
                 return OffsetFetchResponse(error_code=fault.error_code)
@@ -164,6 +167,12 @@ class GroupOffsetHandlers:
                     for topic in request.topics or ()
                 ]
             )
+        return OffsetFetchResponse(topics=topics)
+
+    def _topics_of(
+        self, request: OffsetFetchRequest, offsets: GroupOffsets, version: int
+    ) -> list[OffsetFetchResponseTopic]:
+        image = self._metadata.image
         if request.topics is None:
             topics = _fetch_everything(offsets, image)
         else:
@@ -177,7 +186,7 @@ class GroupOffsetHandlers:
                 topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=found))
         if request.require_stable:
             topics = [self._stable(request.group_id, topic.name, topic) for topic in topics]
-        return OffsetFetchResponse(topics=topics)
+        return topics
 
     def _stable(
         self, group_id: str, name: str, found: OffsetFetchResponseTopic
@@ -195,7 +204,7 @@ class GroupOffsetHandlers:
             ]
         )
 
-    def _fetch_group(
+    async def _fetch_group(
         self, group: OffsetFetchRequestGroup, *, by_id: bool, is_stable_only: bool
     ) -> OffsetFetchResponseGroup:
         try:
@@ -205,15 +214,16 @@ class GroupOffsetHandlers:
                 )
                 or GroupOffsets()
             )
+            topics = (
+                _fetch_everything(offsets, self._metadata.image)
+                if group.topics is None
+                else _fetch_named(group, offsets, self._metadata.image, by_id=by_id)
+            )
+            if is_stable_only:
+                topics = [self._stable(group.group_id, self._name_of(one), one) for one in topics]
+            await self._coordinator.replicated(group.group_id)
         except CoordinatorFault as fault:
             return OffsetFetchResponseGroup(group_id=group.group_id, error_code=fault.error_code)
-        topics = (
-            _fetch_everything(offsets, self._metadata.image)
-            if group.topics is None
-            else _fetch_named(group, offsets, self._metadata.image, by_id=by_id)
-        )
-        if is_stable_only:
-            topics = [self._stable(group.group_id, self._name_of(one), one) for one in topics]
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
     def _name_of(self, topic: OffsetFetchResponseTopic) -> str:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupDescription,
@@ -30,7 +31,6 @@ from strandline.broker.coordination.model.classic_messages import (
     MemberProtocol,
     SyncRequest,
 )
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
 from strandline.broker.handlers.dispatch.dispatch import Handler
 from strandline.broker.handlers.groups.consumer_groups import ConsumerGroupHandlers
 from strandline.broker.handlers.groups.group_offsets import GroupOffsetHandlers
@@ -170,15 +170,20 @@ class GroupHandlers:
             assignment=answer.assignment,
         )
 
-    def heartbeat(self, request: HeartbeatRequest, _context: RequestContext) -> HeartbeatResponse:
-        return HeartbeatResponse(
-            error_code=self._coordinator.heartbeat(
-                request.group_id,
-                member_id=request.member_id,
-                group_instance_id=request.group_instance_id,
-                generation=request.generation_id,
-            )
+    async def heartbeat(
+        self, request: HeartbeatRequest, _context: RequestContext
+    ) -> HeartbeatResponse:
+        code = self._coordinator.heartbeat(
+            request.group_id,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            generation=request.generation_id,
         )
+        try:
+            await self._coordinator.replicated(request.group_id)
+        except CoordinatorFault as fault:
+            code = fault.error_code
+        return HeartbeatResponse(error_code=code)
 
     async def leave_group(
         self, request: LeaveGroupRequest, context: RequestContext
@@ -214,45 +219,45 @@ class GroupHandlers:
 
     # --- operators ---------------------------------------------------------------------------
 
-    def list_groups(
+    async def list_groups(
         self, request: ListGroupsRequest, _context: RequestContext
     ) -> ListGroupsResponse:
         states = {state.strip().lower() for state in request.states_filter}
         kinds = {kind.strip().lower() for kind in request.types_filter}
         try:
-            groups = self._coordinator.groups()
-        except CoordinatorFault as fault:
-            return ListGroupsResponse(error_code=fault.error_code)
-        return ListGroupsResponse(
-            groups=[
+            listed = [
                 ListedGroup(
                     group_id=group.group_id,
                     protocol_type=group.protocol_type or "",
                     group_state=group.state.value,
                     group_type=group.kind,
                 )
-                for group in groups
+                for group in self._coordinator.groups()
                 if (not states or group.state.value.lower() in states)
                 and (not kinds or group.kind.lower() in kinds)
             ]
-        )
+            await self._coordinator.all_replicated()
+        except CoordinatorFault as fault:
+            return ListGroupsResponse(error_code=fault.error_code)
+        return ListGroupsResponse(groups=listed)
 
-    def describe_groups(
+    async def describe_groups(
         self, request: DescribeGroupsRequest, context: RequestContext
     ) -> DescribeGroupsResponse:
         refuse_flood(len(request.groups))
         operations = ALL_OF_A_GROUP if request.include_authorized_operations else OPERATIONS_UNKNOWN
         return DescribeGroupsResponse(
             groups=[
-                self._describe(group_id, context.api_version, operations)
+                await self._describe(group_id, context.api_version, operations)
                 for group_id in request.groups
             ]
         )
 
-    def _describe(self, group_id: str, version: int, operations: int) -> DescribedGroup:
+    async def _describe(self, group_id: str, version: int, operations: int) -> DescribedGroup:
         missing = f"Group {group_id} not found."
         try:
             group = self._coordinator.describe(group_id)
+            await self._coordinator.replicated(group_id)
         except CoordinatorFault as fault:
             if fault.error_code is not ErrorCode.GROUP_ID_NOT_FOUND:
                 return DescribedGroup(group_id=group_id, error_code=fault.error_code)

@@ -15,19 +15,22 @@ once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.controller_messages import NewTopic
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
 from strandline.broker.config.listeners import Listener
+from strandline.broker.coordination.runtime.slots import coordinating_partition
 from strandline.broker.handlers.services.authorized_operations import (
     ALL_OF_A_TOPIC,
     ALL_OF_THE_CLUSTER,
 )
 from strandline.broker.handlers.services.limits import refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.formats.metadata_records import RegisterBrokerRecord
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -48,6 +51,7 @@ from strandline.broker.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.errors import StorageError
 from strandline.storage.model import ZERO_TOPIC_ID
 from strandline.storage.quiet_log import QuietLog
@@ -56,8 +60,7 @@ log = logging.getLogger(__name__)
 
 ENDPOINT_BROKERS = 1
 ENDPOINT_CONTROLLERS = 2
-COORDINATOR_GROUP = 0
-COORDINATOR_TRANSACTION = 1
+COORDINATOR_TOPICS = {0: OFFSETS_TOPIC, 1: TRANSACTION_TOPIC}
 FIRST_BATCHED_FIND_COORDINATOR = 4
 FIRST_VERSION_BY_TOPIC_ID = 12
 # Enough for an operator to recognise the client.
@@ -76,67 +79,100 @@ class MetadataHandlers:
 
     # --- Metadata ----------------------------------------------------------------------------
 
-    async def metadata(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    def metadata(
+        self, request: MetadataRequest, context: RequestContext
+    ) -> MetadataResponse | Coroutine[object, None, MetadataResponse]:
         refuse_flood(len(request.topics or ()))
+        if request.topics is None or (context.api_version == 0 and not request.topics):
+            return self._describe_all(request, context)
+        missing = self._creatable(request, request.topics)
+        if missing:
+            return self._create_and_describe(request, context, missing)
+        return self._metadata_of(request, context)
+
+    async def _describe_all(
+        self, request: MetadataRequest, context: RequestContext
+    ) -> MetadataResponse:
         image = self._metadata.image
-        operations = (
-            ALL_OF_A_TOPIC if request.include_topic_authorized_operations else OPERATIONS_UNKNOWN
-        )
-        everything = request.topics is None or (context.api_version == 0 and not request.topics)
-        if everything:
-            topics = [_describe(topic, operations) for topic in image.topics.values()]
-        else:
-            assert request.topics is not None
-            image = await self._create_missing(request, image)
-            version = context.api_version
-            topics = [
-                self._look_up(w, image, version, operations) for w in _once_each(request.topics)
-            ]
-        address = self._advertised(context.listener)
-        node_id = self._config.node_id
+        operations = _operations(request)
+        topics = [_describe(topic, operations) async for topic in in_turns(image.topics.values())]
+        return self._with_cluster(request, context, topics)
+
+    async def _create_and_describe(
+        self, request: MetadataRequest, context: RequestContext, missing: Sequence[NewTopic]
+    ) -> MetadataResponse:
+        await self._create(missing)
+        return self._metadata_of(request, context)
+
+    def _metadata_of(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+        assert request.topics is not None
+        image, operations = self._metadata.image, _operations(request)
+        topics = [
+            self._look_up(wanted, image, context.api_version, operations)
+            for wanted in _once_each(request.topics)
+        ]
+        return self._with_cluster(request, context, topics)
+
+    def _with_cluster(
+        self,
+        request: MetadataRequest,
+        context: RequestContext,
+        topics: Sequence[MetadataResponseTopic],
+    ) -> MetadataResponse:
+        image = self._metadata.image
         return MetadataResponse(
             cluster_authorized_operations=ALL_OF_THE_CLUSTER
             if request.include_cluster_authorized_operations
             else OPERATIONS_UNKNOWN,
             brokers=[
                 MetadataResponseBroker(
-                    node_id=node_id,
-                    host=address.host,
-                    port=address.port,
-                    rack=self._config.identity.rack,
+                    node_id=broker.broker_id, host=address.host, port=address.port, rack=broker.rack
                 )
+                for broker, address in self._brokers(image, context.listener)
             ],
             cluster_id=image.cluster_id,
-            controller_id=node_id,
+            controller_id=self._config.node_id,
             topics=topics,
         )
 
-    async def _create_missing(
-        self, request: MetadataRequest, image: MetadataImage
-    ) -> MetadataImage:
+    def _brokers(
+        self, image: MetadataImage, listener: str, *, with_fenced: bool = False
+    ) -> Iterator[tuple[RegisterBrokerRecord, Listener]]:
+        """Yields the brokers that clients of this listener can reach, in the order of their ids."""
+        for _, broker in sorted(image.brokers.items()):
+            address = self._address(broker, listener)
+            if address is not None and (with_fenced or not broker.fenced):
+                yield broker, address
+
+    def _address(self, broker: RegisterBrokerRecord, listener: str) -> Listener | None:
+        if broker.broker_id == self._config.node_id:
+            # Its port may have been chosen after it registered.
+            return self._advertised(listener)
+        for one in broker.end_points:
+            if one.name == listener:
+                return Listener(name=one.name, host=one.host, port=one.port)
+        return None
+
+    def _creatable(
+        self, request: MetadataRequest, wanted: Sequence[MetadataRequestTopic]
+    ) -> list[NewTopic]:
+        """Returns the missing topics that the request creates."""
         if not (request.allow_auto_topic_creation and self._config.topics.auto_creation_enabled):
-            return image
-        assert request.topics is not None
-        missing = [
+            return []
+        existing = self._metadata.image.topics
+        return [
             NewTopic(name=topic.name)
-            for topic in _once_each(request.topics)
+            for topic in _once_each(wanted)
             if topic.name
             and topic.topic_id == ZERO_TOPIC_ID
-            and topic.name not in image.topics
+            and topic.name not in existing
             and topic.name not in INTERNAL_TOPICS
             and topic_name_fault(topic.name) is None
         ]
-        if not missing:
-            return image
+
+    async def _create(self, missing: Sequence[NewTopic]) -> None:
         try:
-            await self._metadata.change(
-                lambda newest: controller.create_topics(
-                    newest,
-                    missing,
-                    node_ids=(self._config.node_id,),
-                    defaults=self._services.topic_defaults,
-                )
-            )
+            await self._services.controller_client.create_topics(missing)
         except StorageError as error:
             # The answer has UNKNOWN_TOPIC_OR_PARTITION, and the client retries.
             self._quiet_log.say(
@@ -149,7 +185,6 @@ class MetadataHandlers:
                     "error": str(error),
                 },
             )
-        return self._metadata.image
 
     def _look_up(
         self, wanted: MetadataRequestTopic, image: MetadataImage, version: int, operations: int
@@ -176,7 +211,7 @@ class MetadataHandlers:
     def describe_cluster(
         self, request: DescribeClusterRequest, context: RequestContext
     ) -> DescribeClusterResponse:
-        cluster_id = self._metadata.image.cluster_id
+        image = self._metadata.image
         if request.endpoint_type != ENDPOINT_BROKERS:
             is_known = request.endpoint_type == ENDPOINT_CONTROLLERS
             return DescribeClusterResponse(
@@ -186,22 +221,25 @@ class MetadataHandlers:
                 error_message="this is a broker endpoint; there is no controller endpoint"
                 if is_known
                 else f"unknown endpoint type {request.endpoint_type}",
-                cluster_id=cluster_id,
+                cluster_id=image.cluster_id,
                 brokers=(),
             )
-        address = self._advertised(context.listener)
         return DescribeClusterResponse(
-            cluster_id=cluster_id,
+            cluster_id=image.cluster_id,
             controller_id=self._config.node_id,
             cluster_authorized_operations=ALL_OF_THE_CLUSTER
             if request.include_cluster_authorized_operations
             else OPERATIONS_UNKNOWN,
             brokers=[
                 DescribeClusterBroker(
-                    broker_id=self._config.node_id,
+                    broker_id=broker.broker_id,
                     host=address.host,
                     port=address.port,
-                    rack=self._config.identity.rack,
+                    rack=broker.rack,
+                    is_fenced=broker.fenced,
+                )
+                for broker, address in self._brokers(
+                    image, context.listener, with_fenced=request.include_fenced_brokers
                 )
             ],
         )
@@ -211,7 +249,10 @@ class MetadataHandlers:
     def find_coordinator(
         self, request: FindCoordinatorRequest, context: RequestContext
     ) -> FindCoordinatorResponse:
-        """Answers with this broker: it coordinates everything but share groups."""
+        """Answers with the leader of the partition that has the key's state.
+
+        Without the topic with this broker, which creates it.
+        """
         batched = context.api_version >= FIRST_BATCHED_FIND_COORDINATOR
         keys = request.coordinator_keys if batched else (request.key,)
         refuse_flood(len(keys))
@@ -228,15 +269,22 @@ class MetadataHandlers:
         )
 
     def _coordinator(self, key: str, key_type: int, context: RequestContext) -> Coordinator:
-        if key_type in (COORDINATOR_GROUP, COORDINATOR_TRANSACTION):
-            # The empty group id too: consumers without a group.id used to commit under it.
-            address = self._advertised(context.listener)
-            return Coordinator(
-                key=key, node_id=self._config.node_id, host=address.host, port=address.port
+        # The empty group id too: consumers without a group.id used to commit under it.
+        topic_name = COORDINATOR_TOPICS.get(key_type)
+        if topic_name is None:
+            return _no_coordinator(
+                key, ErrorCode.INVALID_REQUEST, f"coordinator type {key_type} is not served"
             )
-        return _no_coordinator(
-            key, ErrorCode.INVALID_REQUEST, f"coordinator type {key_type} is not served"
-        )
+        image, node_id = self._metadata.image, self._config.node_id
+        topic = image.topics.get(topic_name)
+        if topic is not None:
+            node_id = topic.partitions[coordinating_partition(key, topic.partition_count)].leader
+        broker = image.brokers.get(node_id)
+        address = None if broker is None else self._address(broker, context.listener)
+        if address is None:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return _no_coordinator(key, code, f"broker {node_id} is not there")
+        return Coordinator(key=key, node_id=node_id, host=address.host, port=address.port)
 
 
 def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
@@ -248,6 +296,10 @@ def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
 def _once_each(topics: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
     """Returns the topics without repetitions."""
     return list({(topic.name, topic.topic_id): topic for topic in topics}.values())
+
+
+def _operations(request: MetadataRequest) -> int:
+    return ALL_OF_A_TOPIC if request.include_topic_authorized_operations else OPERATIONS_UNKNOWN
 
 
 def _describe(topic: TopicImage, operations: int) -> MetadataResponseTopic:

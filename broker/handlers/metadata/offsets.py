@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.delete_records import (
@@ -71,7 +71,6 @@ _FIRST_VERSION = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
-HIGH_WATERMARK = -1
 _IN_MEMORY = (LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
 
 
@@ -107,6 +106,7 @@ class OffsetHandlers:
             for topic in request.topics
             for wanted in topic.partitions
         )
+        isolation = Isolation.of_consumer(request.isolation_level)
         topics: list[ListOffsetsResponseTopic] = []
         lookups: list[_Lookup] = []
         for topic in request.topics:
@@ -116,12 +116,12 @@ class OffsetHandlers:
                 partition = self._find(
                     topic.name, wanted, version=context.api_version, is_repeated=is_repeated
                 )
-                if isinstance(partition, int):
-                    answer = _no_offset(wanted, partition)
+                if isinstance(partition, LeaderRefusal):
+                    answer = _no_offset(wanted, partition.code)
                 elif context.api_version == VERSION_OF_BORDERS:
                     answer = self._borders(partition, wanted)
                 elif wanted.timestamp in _IN_MEMORY:
-                    known = _known_offset(partition, wanted.timestamp, request.isolation_level)
+                    known = _known_offset(partition, wanted.timestamp, isolation)
                     answer = _offset(wanted, known)
                 else:
                     lookups.append(_Lookup(partition, wanted, answers, len(answers)))
@@ -135,32 +135,28 @@ class OffsetHandlers:
         wait_ms = request.timeout_ms
         if wait_ms <= 0:
             wait_ms = self._services.config.remote_waits.list_offsets_ms_max
-        return self._look_up_all(response, lookups, request.isolation_level, wait_ms)
+        return self._look_up_all(response, lookups, isolation, wait_ms)
 
     def _find(
         self, topic: str, wanted: ListOffsetsPartition, *, version: int, is_repeated: bool
-    ) -> Partition | int:
-        """Returns the partition of a request for an offset, or an error code."""
+    ) -> Partition | LeaderRefusal:
+        """Returns the partition of a request for an offset, or the refusal."""
         if is_repeated:
             # As in Kafka. Lookups are expensive: repeating one a thousand times is refused.
-            return ErrorCode.INVALID_REQUEST
+            return LeaderRefusal(ErrorCode.INVALID_REQUEST)
         timestamp = wanted.timestamp
         if version < _FIRST_VERSION.get(timestamp, 0) or timestamp < EARLIEST_PENDING_UPLOAD:
-            return ErrorCode.UNSUPPORTED_VERSION
+            return LeaderRefusal(ErrorCode.UNSUPPORTED_VERSION)
         return self._served(topic, wanted.partition_index, wanted.current_leader_epoch)
 
-    def _served(self, topic: str, index: int, leader_epoch: int = NO_EPOCH) -> Partition | int:
-        """Returns a partition whose log is complete, or an error code."""
-        partition = self._replicas.partition(topic, index)
-        if partition is None:
-            return self._replicas.code_of_missing(topic, index)
-        if partition.is_offline or partition.log.has_unknown_extent:
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        try:
-            partition.check_leader_epoch(leader_epoch)
-        except RecordsRejected as error:
-            return error.kafka_code
-        return partition
+    def _served(
+        self, topic: str, index: int, leader_epoch: int = NO_EPOCH
+    ) -> Partition | LeaderRefusal:
+        """Returns a partition whose log is complete, or the refusal."""
+        leader = self._replicas.leader(topic, index, leader_epoch)
+        if isinstance(leader, Partition) and (leader.is_offline or leader.log.has_unknown_extent):
+            return LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)
+        return leader
 
     def _borders(
         self, partition: Partition, wanted: ListOffsetsPartition
@@ -184,7 +180,7 @@ class OffsetHandlers:
         self,
         response: ListOffsetsResponse,
         lookups: Sequence[_Lookup],
-        isolation: int,
+        isolation: Isolation,
         wait_ms: int,
     ) -> ListOffsetsResponse:
         waits = self._services.traffic.remote_lookups
@@ -196,7 +192,7 @@ class OffsetHandlers:
             waits.waiting -= is_remote
         return response
 
-    async def _look_up(self, lookup: _Lookup, isolation: int, wait_ms: int) -> None:
+    async def _look_up(self, lookup: _Lookup, isolation: Isolation, wait_ms: int) -> None:
         """Looks up one timestamp and sets its answer.
 
         A record that the client could not fetch yet is not found (Kafka's
@@ -217,7 +213,7 @@ class OffsetHandlers:
         else:
             if partition.is_gone:
                 answer = _no_offset(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            elif found is None or found.offset >= _fetchable_end(partition, isolation):
+            elif found is None or found.offset >= partition.log.local.readable_end(isolation):
                 answer = _no_offset(wanted, ErrorCode.NONE)
             else:
                 answer = _offset(wanted, found)
@@ -243,8 +239,8 @@ class OffsetHandlers:
 
     def _epoch_end(self, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
         partition = self._served(topic, wanted.partition, wanted.current_leader_epoch)
-        if isinstance(partition, int):
-            return EpochEndOffset(partition=wanted.partition, error_code=partition)
+        if isinstance(partition, LeaderRefusal):
+            return EpochEndOffset(partition=wanted.partition, error_code=partition.code)
         end = partition.epoch_end(wanted.leader_epoch)
         return EpochEndOffset(
             partition=wanted.partition, leader_epoch=end.epoch, end_offset=end.start_offset
@@ -291,34 +287,25 @@ class OffsetHandlers:
     def _delete(self, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
         row = partial(DeleteRecordsPartitionResult, partition_index=wanted.partition_index)
         partition = self._served(topic, wanted.partition_index)
-        if isinstance(partition, int):
-            return row(error_code=partition)
+        if isinstance(partition, LeaderRefusal):
+            return row(error_code=partition.code)
         if partition.is_internal:
             return row(error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
         policy = partition.log.config.cleanup_policy
         if "compact" in policy and "delete" not in policy:
             # Kafka, too, refuses it for a compacted topic (Partition.deleteRecordsOnLeader).
             return row(error_code=ErrorCode.POLICY_VIOLATION)
-        before = partition.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
-        if not 0 <= before <= partition.high_watermark:
-            return row(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
         try:
-            return row(low_watermark=partition.log.delete_records(before))
+            return row(low_watermark=partition.log.delete_records(wanted.offset))
         except (RecordsRejected, StorageError) as error:
             return row(error_code=error.kafka_code)
 
 
-def _fetchable_end(partition: Partition, isolation: int) -> int:
-    if isolation == Isolation.READ_COMMITTED:
-        return partition.last_stable_offset
-    return partition.high_watermark
-
-
-def _known_offset(partition: Partition, timestamp: int, isolation: int) -> TimestampOffset:
+def _known_offset(partition: Partition, timestamp: int, isolation: Isolation) -> TimestampOffset:
     """Returns the answer to a special timestamp that needs no lookup."""
     unified_log = partition.log
     if timestamp == LATEST:
-        end_offset = _fetchable_end(partition, isolation)
+        end_offset = unified_log.local.readable_end(isolation)
         return TimestampOffset(NO_TIMESTAMP, end_offset, partition.leader_epoch)
     if timestamp == EARLIEST:
         offset = unified_log.log_start_offset

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 from strandline.broker.cluster.replicas.partition import Partition
-from strandline.broker.coordination.runtime.transaction_coordinator import (
+from strandline.broker.coordination.transactions.transaction import ProducerIdentity
+from strandline.broker.coordination.transactions.transaction_coordinator import (
     Confirmation,
     TransactionCoordinator,
 )
-from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import OutOfOrderSequence, RecordsRejected
 from strandline.storage.local.log.log import AppendOrigin

@@ -8,7 +8,7 @@
      7   zstd allowed; below it a zstd batch gets UNSUPPORTED_COMPRESSION_TYPE
      8   record_errors and error_message
      9   flexible
-    10   may answer with the current leader (not needed: this broker leads every partition)
+    10   answers with the current leader, if another broker leads (KIP-951)
     13   topics by id
 
 One batch per partition, appended in order. The records are a view of the receive buffer: checked,
@@ -39,8 +39,10 @@ from collections.abc import Awaitable, Set
 from functools import partial
 from typing import NamedTuple
 
-from strandline.broker.cluster.replicas.partition import Partition
-from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
+from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    TransactionCoordinator,
+)
 from strandline.broker.handlers.produce.confirmed_partitions import (
     code_for_all,
     joins,
@@ -61,6 +63,7 @@ from strandline.broker.network.responses import Answer, CloseConnectionError, Pa
 from strandline.broker.protocol.codec.codec import encode
 from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.produce import (
+    ProduceCurrentLeader,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
@@ -178,25 +181,14 @@ class ProduceHandler:
         ]
         return self._answer(request, topics, [], asked)
 
-    def _find(self, topic: ProduceTopic, index: int, version: int) -> Partition | None:
-        """Returns the partition; None if it is not on this broker."""
-        if version >= FIRST_VERSION_WITH_TOPIC_IDS:
-            return self._replicas.partition_by_id(topic.topic_id, index)
-        return self._replicas.partition(topic.name, index)
+    def _leader(self, topic: ProduceTopic, index: int, version: int) -> Partition | LeaderRefusal:
+        by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+        return self._replicas.leader(topic.topic_id if by_id else topic.name, index)
 
     def _refused(
-        self,
-        request: ProduceRequest,
-        topic: ProduceTopic,
-        partition: Partition | None,
-        wanted: ProducePartition,
-        version: int,
+        self, request: ProduceRequest, partition: Partition, wanted: ProducePartition
     ) -> ProduceResponsePartition | None:
         """Returns the answer to a batch that is refused before its records are read."""
-        if partition is None:
-            return ProduceResponsePartition(
-                index=wanted.index, error_code=self._code_of_missing(topic, wanted.index, version)
-            )
         partition.traffic.produce_requests += 1
         code = _refusal_code(request, partition)
         if code is not None:
@@ -209,16 +201,6 @@ class ProduceHandler:
                 error_message="no record batch",
             )
         return None
-
-    def _code_of_missing(self, topic: ProduceTopic, index: int, version: int) -> ErrorCode:
-        """Returns the error code for a partition that `_find` does not find."""
-        if version >= FIRST_VERSION_WITH_TOPIC_IDS:
-            if self._replicas.is_offline_by_id(topic.topic_id, index):
-                return ErrorCode.KAFKA_STORAGE_ERROR
-            if not self._replicas.has_topic_id(topic.topic_id):
-                return ErrorCode.UNKNOWN_TOPIC_ID
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return self._replicas.code_of_missing(topic.name, index)
 
     def _throttle_ms(self, asked: _Asked, *, acks: int) -> int:
         """Returns the client's throttle time; with acks=0 its request time is free (Kafka)."""
@@ -237,30 +219,31 @@ class ProduceHandler:
         """Handles the usual request without building the answer's objects."""
         header = asked.header
         version = header.api_version
-        partition = self._find(topic, wanted.index, version)
+        partition = self._leader(topic, wanted.index, version)
+        if isinstance(partition, LeaderRefusal):
+            refused = _refused_answer(wanted.index, partition)
+            return self._answer(request, [_topic_answer(topic, [refused])], [], asked)
         if _must_prepare(partition, wanted, version):
             return self._answer_after_preparation(request, asked)
-        outcome = self._append(request, topic, partition, wanted, asked)
-        if isinstance(outcome, AppendInfo):
-            assert partition is not None
-            if not partition.must_flush:
-                throttle_ms = self._throttle_ms(asked, acks=request.acks)
-                framed = frame_appended(
-                    version,
-                    header.correlation_id,
-                    topic,
-                    wanted.index,
-                    outcome.base_offset,
-                    outcome.log_append_time_ms,
-                    partition.log.log_start_offset,
-                    throttle_ms,
-                )
-                if framed is not None:
-                    return ThrottledParts([framed], throttle_ms) if throttle_ms else [framed]
-                # A version without a ready-made frame: the bytes are counted, the answer is built.
-                answered = _topic_answer(topic, [_appended(wanted.index, outcome, partition)])
-                response = ProduceResponse(topics=[answered], throttle_time_ms=throttle_ms)
-                return self._framed(response, header)
+        outcome = self._append(request, partition, wanted, asked)
+        if isinstance(outcome, AppendInfo) and not partition.must_flush:
+            throttle_ms = self._throttle_ms(asked, acks=request.acks)
+            framed = frame_appended(
+                version,
+                header.correlation_id,
+                topic,
+                wanted.index,
+                outcome.base_offset,
+                outcome.log_append_time_ms,
+                partition.log.log_start_offset,
+                throttle_ms,
+            )
+            if framed is not None:
+                return ThrottledParts([framed], throttle_ms) if throttle_ms else [framed]
+            # A version without a ready-made frame: the bytes are counted, the answer is built.
+            answered = _topic_answer(topic, [_appended(wanted.index, outcome, partition)])
+            response = ProduceResponse(topics=[answered], throttle_time_ms=throttle_ms)
+            return self._framed(response, header)
         later: list[Later] = []
         answers: list[ProduceResponsePartition] = []
         self._add_answer(outcome, partition, wanted, version, answers, later)
@@ -270,7 +253,7 @@ class ProduceHandler:
         refuse_partition_flood(topic.partitions for topic in request.topics)
         version = asked.header.api_version
         found = [
-            [(wanted, self._find(topic, wanted.index, version)) for wanted in topic.partitions]
+            [(wanted, self._leader(topic, wanted.index, version)) for wanted in topic.partitions]
             for topic in request.topics
         ]
         batches = [
@@ -287,11 +270,11 @@ class ProduceHandler:
                 together={
                     partition.topic_partition
                     for batch, records, partition in batches
-                    if partition is not None and joins(batch, records, partition)
+                    if isinstance(partition, Partition) and joins(batch, records, partition)
                 }
             )
         if any(
-            _must_prepare(partition, wanted, version)
+            isinstance(partition, Partition) and _must_prepare(partition, wanted, version)
             for of_topic in found
             for wanted, partition in of_topic
         ):
@@ -301,15 +284,18 @@ class ProduceHandler:
         for topic, partitions in zip(request.topics, found, strict=True):
             answers: list[ProduceResponsePartition] = []
             for wanted, partition in partitions:
-                outcome = self._append(request, topic, partition, wanted, asked)
-                self._add_answer(outcome, partition, wanted, version, answers, later)
+                if isinstance(partition, LeaderRefusal):
+                    answers.append(_refused_answer(wanted.index, partition))
+                else:
+                    outcome = self._append(request, partition, wanted, asked)
+                    self._add_answer(outcome, partition, wanted, version, answers, later)
             topics.append(_topic_answer(topic, answers))
         return self._answer(request, topics, later, asked)
 
     def _add_answer(
         self,
         outcome: AppendInfo | ProduceResponsePartition,
-        partition: Partition | None,
+        partition: Partition,
         wanted: ProducePartition,
         version: int,
         answers: list[ProduceResponsePartition],
@@ -322,14 +308,12 @@ class ProduceHandler:
                 and not outcome.record_errors
                 and version >= FIRST_VERSION_WITH_RECORD_ERRORS
             ):
-                assert partition is not None
                 assert wanted.records is not None
                 later.append(
                     PendingTimestampCheck(partition, answers, len(answers), wanted.records)
                 )
             answers.append(outcome)
             return
-        assert partition is not None
         if partition.must_flush:
             later.append(PendingFlush(partition, answers, len(answers)))
         answers.append(_appended(wanted.index, outcome, partition))
@@ -363,16 +347,14 @@ class ProduceHandler:
     def _append(
         self,
         request: ProduceRequest,
-        topic: ProduceTopic,
-        partition: Partition | None,
+        partition: Partition,
         wanted: ProducePartition,
         asked: _Asked,
     ) -> AppendInfo | ProduceResponsePartition:
         """Returns where the batch was appended, or the answer that refuses it."""
-        refused = self._refused(request, topic, partition, wanted, asked.header.api_version)
+        refused = self._refused(request, partition, wanted)
         if refused is not None:
             return refused
-        assert partition is not None
         assert wanted.records is not None
         try:
             self._check(wanted.records, asked)
@@ -420,16 +402,25 @@ class ProduceHandler:
         topics: list[ProduceResponseTopic] = []
         later: list[Later] = []
         for topic in request.topics:
-            found = [self._find(topic, wanted.index, version) for wanted in topic.partitions]
-            outcomes = await asyncio.gather(
-                *(
-                    self._append_prepared(request, topic, partition, wanted, asked)
-                    for partition, wanted in zip(found, topic.partitions, strict=True)
+            found = [
+                (wanted, self._leader(topic, wanted.index, version)) for wanted in topic.partitions
+            ]
+            outcomes = iter(
+                await asyncio.gather(
+                    *(
+                        self._append_prepared(request, partition, wanted, asked)
+                        for wanted, partition in found
+                        if isinstance(partition, Partition)
+                    )
                 )
             )
             answers: list[ProduceResponsePartition] = []
-            for partition, wanted, outcome in zip(found, topic.partitions, outcomes, strict=True):
-                self._add_answer(outcome, partition, wanted, version, answers, later)
+            for wanted, partition in found:
+                if isinstance(partition, LeaderRefusal):
+                    answers.append(_refused_answer(wanted.index, partition))
+                else:
+                    outcome = next(outcomes)
+                    self._add_answer(outcome, partition, wanted, version, answers, later)
             topics.append(_topic_answer(topic, answers))
         # The workers' time is not the loop's: only the following counts.
         answer = self._answer(request, topics, later, asked._replace(started_s=self._now_s()))
@@ -438,16 +429,14 @@ class ProduceHandler:
     async def _append_prepared(
         self,
         request: ProduceRequest,
-        topic: ProduceTopic,
-        partition: Partition | None,
+        partition: Partition,
         wanted: ProducePartition,
         asked: _Asked,
     ) -> AppendInfo | ProduceResponsePartition:
         version = asked.header.api_version
-        refused = self._refused(request, topic, partition, wanted, version)
+        refused = self._refused(request, partition, wanted)
         if refused is not None:
             return refused
-        assert partition is not None
         assert wanted.records is not None
         prepares = prepare if version >= FIRST_VERSION_WITH_BATCHES else prepare_old
         try:
@@ -502,9 +491,9 @@ class ProduceHandler:
         return self._framed(response, header)
 
 
-def _must_prepare(partition: Partition | None, wanted: ProducePartition, version: int) -> bool:
+def _must_prepare(partition: Partition, wanted: ProducePartition, version: int) -> bool:
     """Returns whether the batch cannot be appended as received."""
-    if partition is None or wanted.records is None:
+    if wanted.records is None:
         return False
     if version < FIRST_VERSION_WITH_BATCHES:
         return True
@@ -526,6 +515,14 @@ def _topic_answer(
     topic: ProduceTopic, answers: list[ProduceResponsePartition]
 ) -> ProduceResponseTopic:
     return ProduceResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
+
+
+def _refused_answer(index: int, refusal: LeaderRefusal) -> ProduceResponsePartition:
+    code, leader_id, leader_epoch = refusal
+    leader = ProduceCurrentLeader(leader_id=leader_id, leader_epoch=leader_epoch)
+    return ProduceResponsePartition(
+        index=index, error_code=code, current_leader=None if leader_id < 0 else leader
+    )
 
 
 def _appended(index: int, info: AppendInfo, partition: Partition) -> ProduceResponsePartition:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from strandline.broker.cluster.metadata.active_controller import ActiveController, ControllerClient
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
-from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.running_config import RunningConfig
@@ -22,7 +24,10 @@ class Services:
     """The broker as its handlers see it."""
 
     running: RunningConfig
-    metadata: Metadata
+    metadata: MetadataView
+    # Decides on requests of clients; the other on what the broker itself asks for.
+    controller: ActiveController
+    controller_client: ControllerClient
     replicas: ReplicaManager
     quotas: ClientQuotas
     traffic: RequestTraffic
@@ -42,8 +47,7 @@ class Services:
         return self.running.current.topics
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestContext:
+class RequestContext(NamedTuple):
     """The client and the version of a request."""
 
     api_version: int

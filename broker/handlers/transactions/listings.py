@@ -13,8 +13,10 @@ from itertools import groupby
 
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.model.topic_regex import check_regex, find_topics
-from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
 from strandline.broker.coordination.transactions.transaction import Transaction, TransactionState
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    TransactionCoordinator,
+)
 from strandline.broker.handlers.services.limits import refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.describe_transactions import (
@@ -56,6 +58,7 @@ class TransactionListingHandlers:
         try:
             passes = _filter_of(request, self._clock.now_ms())
             found = [one for one in self._coordinator.transactions() if passes(one)]
+            await self._coordinator.all_replicated()
             if request.transactional_id_pattern:
                 found = await self._matching(request.transactional_id_pattern, found)
         except CoordinatorFault as fault:
@@ -81,19 +84,20 @@ class TransactionListingHandlers:
         )
         return [one for one in found if one.transactional_id in matches[pattern]]
 
-    def describe_transactions(
+    async def describe_transactions(
         self, request: DescribeTransactionsRequest, _context: RequestContext
     ) -> DescribeTransactionsResponse:
         refuse_flood(len(request.transactional_ids))
         return DescribeTransactionsResponse(
-            transaction_states=[self._describe(name) for name in request.transactional_ids]
+            transaction_states=[await self._describe(name) for name in request.transactional_ids]
         )
 
-    def _describe(self, transactional_id: str) -> DescribedTransaction:
+    async def _describe(self, transactional_id: str) -> DescribedTransaction:
         if not transactional_id:
             return _undescribed(transactional_id, ErrorCode.INVALID_REQUEST)
         try:
             found = self._coordinator.find(transactional_id)
+            await self._coordinator.replicated(transactional_id)
         except CoordinatorFault as fault:
             return _undescribed(transactional_id, fault.error_code)
         if found is None:

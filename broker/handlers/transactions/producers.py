@@ -20,15 +20,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
-from strandline.broker.coordination.runtime.markers import EndMarker, LocalMarkers
-from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
+from strandline.broker.coordination.transactions.markers import EndMarker, LocalMarkers
 from strandline.broker.coordination.transactions.transaction import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     ProducerIdentity,
     TransactionVersion,
+)
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    TransactionCoordinator,
 )
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
@@ -112,7 +114,7 @@ class TransactionHandlers:
 
     # --- AddPartitionsToTxn, AddOffsetsToTxn -------------------------------------------------
 
-    def add_partitions(
+    async def add_partitions(
         self, request: AddPartitionsToTxnRequest, context: RequestContext
     ) -> AddPartitionsToTxnResponse:
         version = context.api_version
@@ -125,7 +127,7 @@ class TransactionHandlers:
                 results_by_transaction=[
                     AddPartitionsToTxnResult(
                         transactional_id=transaction.transactional_id,
-                        topic_results=self._add(transaction, version),
+                        topic_results=await self._add(transaction, version),
                     )
                     for transaction in wanted
                 ]
@@ -137,9 +139,9 @@ class TransactionHandlers:
             producer_epoch=request.producer_epoch,
             topics=request.topics,
         )
-        return AddPartitionsToTxnResponse(results_by_topic=self._add(transaction, version))
+        return AddPartitionsToTxnResponse(results_by_topic=await self._add(transaction, version))
 
-    def _add(
+    async def _add(
         self, wanted: AddPartitionsToTxnTransaction, version: int
     ) -> list[AddPartitionsToTxnTopicResult]:
         """Adds all partitions of one transaction, or none if one cannot be added."""
@@ -161,33 +163,50 @@ class TransactionHandlers:
         if refused:
             others = dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED)
             return _add_results(wanted.topics, others | refused)
-        return _add_results(wanted.topics, self._ask(wanted, partitions, version))
+        return _add_results(wanted.topics, await self._ask(wanted, partitions, version))
 
-    def _ask(
+    async def _ask(
         self, wanted: AddPartitionsToTxnTransaction, partitions: Set[TopicPartition], version: int
     ) -> Mapping[TopicPartition, ErrorCode]:
         producer = ProducerIdentity(wanted.producer_id, wanted.producer_epoch)
         if wanted.verify_only:
-            return self._coordinator.verify_partitions(
+            codes = self._coordinator.verify_partitions(
                 wanted.transactional_id, producer, partitions
             )
-        code = self._coordinator.add_partitions(
-            wanted.transactional_id,
-            producer,
-            partitions,
-            TransactionVersion.V2 if version >= FIRST_BATCHED_ADD else TransactionVersion.V0,
+            try:
+                await self._coordinator.replicated(wanted.transactional_id)
+            except CoordinatorFault as fault:
+                return dict.fromkeys(partitions, fault.error_code)
+            return codes
+        client_version = (
+            TransactionVersion.V2 if version >= FIRST_BATCHED_ADD else TransactionVersion.V0
         )
+        code = await self._add_all(wanted.transactional_id, producer, partitions, client_version)
         return dict.fromkeys(partitions, _known_to(version < FIRST_WITH_PRODUCER_FENCED, code))
+
+    async def _add_all(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partitions: Set[TopicPartition],
+        version: TransactionVersion,
+    ) -> ErrorCode:
+        code = self._coordinator.add_partitions(transactional_id, producer, partitions, version)
+        try:
+            await self._coordinator.replicated(transactional_id)
+        except CoordinatorFault as fault:
+            return fault.error_code
+        return code
 
     async def add_offsets(
         self, request: AddOffsetsToTxnRequest, context: RequestContext
     ) -> AddOffsetsToTxnResponse:
         try:
-            partition = await self._groups.offsets_partition_of(request.group_id)
+            partition = await self._groups.partition_of(request.group_id)
         except CoordinatorFault as fault:
             return AddOffsetsToTxnResponse(error_code=fault.error_code)
         # Clients of version 2 add the offsets with TxnOffsetCommit.
-        code = self._coordinator.add_partitions(
+        code = await self._add_all(
             request.transactional_id,
             ProducerIdentity(request.producer_id, request.producer_epoch),
             {partition},

@@ -23,8 +23,8 @@ NEVER_FLEXIBLE: Final = 32767
 _VERSION: Final = struct.Struct(">h")
 
 # One function per table and version, made on first use; there are a few dozen at most.
-_decoder_for = cache(make_decoder)
-_encoder_for = cache(make_encoder)
+decoder_for = cache(make_decoder)
+encoder_for = cache(make_encoder)
 
 
 def read_version(data: memoryview) -> int:
@@ -42,7 +42,7 @@ def read_struct(
 
     Raises MalformedRequest.
     """
-    decoder: Decoder = _decoder_for(cls, version, flexible=version >= flexible_from)
+    decoder: Decoder = decoder_for(cls, version, flexible=version >= flexible_from)
     try:
         message, position = decoder(data, VERSION_BYTES, len(data))
     except (struct.error, IndexError) as error:
@@ -63,7 +63,7 @@ def read_whole(
 
 def write_struct(message: Struct, version: int, *, flexible_from: int = NEVER_FLEXIBLE) -> bytes:
     """Encodes version and struct; leaves out fields that the version does not carry."""
-    encoder: Encoder = _encoder_for(type(message), version, flexible=version >= flexible_from)
+    encoder: Encoder = encoder_for(type(message), version, flexible=version >= flexible_from)
     try:
         (body,) = encoder(message)
     except (struct.error, TypeError, AttributeError) as error:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.group_configs import member_times
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.consumer_messages import MemberTimes
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
-from strandline.broker.coordination.runtime.markers import LocalMarkers
-from strandline.broker.coordination.runtime.transaction_coordinator import TransactionCoordinator
+from strandline.broker.coordination.transactions.markers import LocalMarkers
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    TransactionCoordinator,
+)
 from strandline.broker.server.environment import Environment
 from strandline.broker.server.parts.metadata import MetadataParts
 from strandline.broker.server.parts.part import Part
@@ -45,9 +47,9 @@ class CoordinatorParts(Part):
         groups = GroupCoordinator(
             config.groups,
             image_of,
+            metadata.controller_client,
             replicas,
             node_id=config.node_id,
-            topic_defaults=running.current.topics,
             clock=clock,
             reads=lookups,
             times_of=times_of,
@@ -57,10 +59,10 @@ class CoordinatorParts(Part):
         transactions = TransactionCoordinator(
             lambda: running.current.transactions,
             image_of,
+            metadata.controller_client,
             replicas,
             markers,
             node_id=config.node_id,
-            topic_defaults=running.current.topics,
             clock=clock,
             reads=lookups,
             believed_ms=believed_ms,

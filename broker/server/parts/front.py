@@ -58,6 +58,8 @@ class FrontParts(Part):
         services = Services(
             running=running,
             metadata=metadata.metadata,
+            controller=metadata.controller,
+            controller_client=metadata.controller_client,
             replicas=logs.replicas,
             quotas=metadata.quotas,
             traffic=traffic,
@@ -120,6 +122,7 @@ class FrontParts(Part):
             loops={
                 "connection sweep": server.sweep_forever,
                 "request windows": traffic.turn_forever,
+                "requests": dispatcher.run,
             },
         )
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from strandline.broker.cluster.metadata.metadata import Follower
-from strandline.broker.cluster.metadata.tiers import LocalTier
+from strandline.broker.cluster.metadata.view import Follower
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
+from strandline.broker.cluster.replicas.tiers import LocalTier
 from strandline.broker.server.environment import Environment
 from strandline.broker.server.parts.coordinators import CoordinatorParts
 from strandline.broker.server.parts.metadata import MetadataParts
@@ -20,6 +20,7 @@ from strandline.broker.server.workers import Workers
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.storage.local.cleaner.cleaner import LogCleaner
 from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
@@ -52,7 +53,7 @@ async def serve_partitions(
         storage.log_dirs,
         tiers,
         topic_defaults=lambda: running.current.topics.properties,
-        disk=workers.disk,
+        folders=FolderWork(workers.folders.of),
         syncs=workers.syncs,
     )
     replicas.take_over(logs, metadata.image)
@@ -116,7 +117,7 @@ class LogParts(Part):
         upkeep = LogUpkeep(
             replicas,
             storage.log_dirs,
-            metadata=metadata.metadata,
+            controller=metadata.controller_client,
             running=running,
             workers=workers,
             clock=clock,
@@ -152,11 +153,11 @@ class LogParts(Part):
 
     async def close(self) -> None:
         """Closes the logs, writes the checkpoints, and marks the stop as clean."""
+        await self.replicas.deleted()
         partitions = self.replicas.partitions()
         finish = partial(
             self.log_dirs.finish,
             {p.topic_partition: p.log.log_start_offset for p in partitions},
-            {p.topic_partition: p.high_watermark for p in partitions},
             # After a clean stop no start would look for them.
             is_clean=not self.coordinators.transactions.lacks_ends,
         )

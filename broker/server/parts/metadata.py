@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.active_controller import ActiveController, ControllerClient
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.log_reader import is_empty
-from strandline.broker.cluster.metadata.metadata import Metadata
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.quotas.cold_pace import ColdPace
@@ -17,6 +18,7 @@ from strandline.broker.quotas.quotas import ClientQuotas
 from strandline.broker.server.environment import Environment
 from strandline.broker.server.parts.part import Part, in_worker
 from strandline.broker.server.parts.storage import StorageParts
+from strandline.broker.server.registration import new_registration
 from strandline.broker.server.upkeep.background import FinishedPurges
 from strandline.broker.server.upkeep.folder_marks import (
     METADATA_FOLDER,
@@ -43,7 +45,9 @@ class MetadataParts(Part):
     quotas: ClientQuotas
     cold_pace: ColdPace
     metadata_log: MetadataLog
-    metadata: Metadata
+    metadata: MetadataView
+    controller: ActiveController
+    controller_client: ControllerClient
 
     @classmethod
     async def make(
@@ -51,25 +55,30 @@ class MetadataParts(Part):
         environment: Environment,
         config: BrokerConfig,
         metadata_log: MetadataLog,
-        metadata: Metadata,
+        active: ActiveController,
         *,
         purges: FinishedPurges | None = None,
     ) -> MetadataParts:
-        """`metadata` is loaded, and published first to what is made here.
+        """The view of `active` is loaded, and published first to what is made here.
 
         `purges` are noted in the metadata, if they are this broker's to change.
         """
         running = RunningConfig(config)
         quotas = ClientQuotas(environment.clock, config.quota_windows)
-        await metadata.publish_to(running.follow, quotas.follow)
+        await active.view.publish_to(running.follow, quotas.follow)
+        client = ControllerClient(
+            active, node_id=config.node_id, topic_defaults=lambda: running.current.topics
+        )
         return cls(
             running=running,
             alterations=Alterations(),
             quotas=quotas,
             cold_pace=ColdPace(lambda: running.current.pace),
             metadata_log=metadata_log,
-            metadata=metadata,
-            loops={} if purges is None else {"purges": partial(purges.note_forever, metadata)},
+            metadata=active.view,
+            controller=active,
+            controller_client=client,
+            loops={} if purges is None else {"purges": partial(purges.note_forever, client)},
         )
 
     @property
@@ -90,17 +99,22 @@ async def load_own_metadata(
     mirror: ObjectStore | None,
     purges: FinishedPurges,
 ) -> MetadataParts:
-    """Loads the metadata of a broker that is its own controller, and records this start there.
+    """Loads the metadata of a broker that is its own controller, and registers it there.
 
     Raises ArchiveUnknown, WrongFolder, StorageError.
     """
     log_dirs, worker = storage.log_dirs, environment.workers.metadata
     metadata_log = make_metadata_log(storage, environment.clock, mirror=mirror)
     await in_worker(worker, partial(load_metadata, metadata_log, config, log_dirs, mirror))
-    started = controller.start_broker(config.node_id)
-    await in_worker(worker, partial(metadata_log.append, started.records))
-    metadata = Metadata(metadata_log.image, metadata_log, executor=worker)
-    return await MetadataParts.make(environment, config, metadata_log, metadata, purges=purges)
+    await in_worker(worker, partial(register, metadata_log, config, log_dirs))
+    active = ActiveController(MetadataView(metadata_log.image), metadata_log, executor=worker)
+    return await MetadataParts.make(environment, config, metadata_log, active, purges=purges)
+
+
+def register(metadata_log: MetadataLog, config: BrokerConfig, log_dirs: LogDirs) -> None:
+    """Registers this process in its own metadata log; blocks. Raises StorageError."""
+    process = new_registration(config, log_dirs)
+    metadata_log.append(controller.register_broker(metadata_log.image, process).records)
 
 
 def make_metadata_log(

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.mirror import MirrorTaken
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
-from strandline.broker.coordination.runtime.group_archive import GroupArchive
+from strandline.broker.coordination.archive.state_archive import StateArchive
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.server.upkeep.claim import ArchiveClaim, WrongArchive
@@ -147,7 +147,7 @@ class ArchiveUpkeep:
         state = partial(RetryState, policy=RetryPolicy(), clock=clock)
         self._mirroring, self._looking = state("mirror", "metadata"), state("look", "archive")
         self._groups, self._transactions = (
-            GroupArchive(
+            StateArchive(
                 store,
                 partial(_logs_of, replicas, topic),
                 executor=workers.manifests,

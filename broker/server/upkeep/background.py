@@ -15,17 +15,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from itertools import islice
 
-from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.metadata.active_controller import ControllerClient
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.server.workers import SYNC_THREADS, Workers
 from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
@@ -96,7 +95,7 @@ class LogUpkeep:
         replicas: ReplicaManager,
         log_dirs: LogDirs,
         *,
-        metadata: Metadata,
+        controller: ControllerClient,
         running: RunningConfig,
         workers: Workers,
         clock: Clock,
@@ -109,7 +108,7 @@ class LogUpkeep:
         """
         self._replicas = replicas
         self._log_dirs = log_dirs
-        self._metadata = metadata
+        self._controller = controller
         self._running = running
         self._workers = workers
         self._clock = clock
@@ -129,7 +128,7 @@ class LogUpkeep:
             now_s = self._clock.monotonic_s()
             due = [
                 partition
-                for partition in self._replicas.partitions()
+                async for partition in in_turns(self._replicas.partitions())
                 if _must_be_flushed(partition.log.local, now_s)
             ]
             while due:
@@ -139,7 +138,7 @@ class LogUpkeep:
                 together.clear()
             unwritten = [
                 partition
-                for partition in self._replicas.partitions()
+                async for partition in in_turns(self._replicas.partitions())
                 if partition.log.local.leader_epochs.is_unwritten
             ]
             if unwritten:
@@ -174,7 +173,7 @@ class LogUpkeep:
             if is_to_create:
                 tried_s = now_s
             if is_to_create or any(pair.lost_records for pair in revived):
-                await self._metadata.bump_leader_epochs(self._running.static.node_id)
+                await self._controller.raise_leader_epochs()
             self._replicas.replace_logs(revived)
             if revived:
                 self._on_revived()
@@ -198,9 +197,8 @@ class LogUpkeep:
         while True:
             await asyncio.sleep(PRODUCER_CHECK_S)
             now_ms, config = self._believed_ms(), self._running.current.partitions
-            for partition in self._replicas.partitions():
+            async for partition in in_turns(self._replicas.partitions()):
                 partition.log.local.producers.expire(now_ms, config.producer_expiration_ms)
-                await asyncio.sleep(0)
 
 
 async def _flush(partition: Partition, quiet_log: QuietLog, now_s: float) -> None:
@@ -245,11 +243,11 @@ class FinishedPurges:
     def add(self, topic_id: TopicId) -> None:
         self._topic_ids.add(topic_id)
 
-    async def note_forever(self, metadata: Metadata) -> None:
+    async def note_forever(self, controller: ControllerClient) -> None:
         while True:
             await asyncio.sleep(PURGE_CHECK_S)
             while self._topic_ids:
                 # Together: each change is a file, and an object in the bucket.
                 topic_ids = frozenset(islice(self._topic_ids, PURGES_PER_CHANGE_MAX))
-                await metadata.change(partial(controller.finish_purges, topic_ids=topic_ids))
+                await controller.finish_purges(topic_ids)
                 self._topic_ids -= topic_ids

@@ -19,6 +19,7 @@ from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.transactions.transaction import Transaction
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.local.formats.producer_state import ProducerEntry
 from strandline.storage.model import Offset, TimestampMs, TopicPartition
 
@@ -72,7 +73,7 @@ class LateTransactions:
         now_s, limit_s = self._clock.monotonic_s(), (self._timeout_ms_max() + LATE_AFTER_MS) / 1000
         since_s = {}
         late_count = 0
-        for partition in self._replicas.partitions():
+        async for partition in in_turns(self._replicas.partitions()):
             oldest = partition.log.local.producers.oldest_open()
             if oldest is not None:
                 key = partition.topic_partition, oldest.transaction_first_offset
@@ -84,7 +85,6 @@ class LateTransactions:
                 if now_s - since_s[key] > limit_s:
                     late_count += 1
                     _warn(partition, oldest)
-            await asyncio.sleep(0)
         self._since_s, self.partition_count = since_s, late_count
 
     def _begin_ms(

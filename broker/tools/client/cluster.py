@@ -276,6 +276,19 @@ class Cluster:
 
     def known_ends(self, partitions: Collection[Key]) -> dict[Key, int | ToolFailure]:
         """Returns the end of each partition that exists, or why it is not known."""
+        (ends,) = self._known(partitions, OffsetSpec.latest())
+        return ends
+
+    def known_bounds(
+        self, partitions: Collection[Key]
+    ) -> tuple[dict[Key, int | ToolFailure], dict[Key, int | ToolFailure]]:
+        """Returns start and end of each partition that exists, or why it is not known."""
+        starts, ends = self._known(partitions, OffsetSpec.earliest(), OffsetSpec.latest())
+        return starts, ends
+
+    def _known(
+        self, partitions: Collection[Key], *specs: OffsetSpec
+    ) -> list[dict[Key, int | ToolFailure]]:
         there = self._listing().topics
         leaders = {
             key: there[key[0]].partitions[key[1]].leader
@@ -283,18 +296,19 @@ class Cluster:
             if key[0] in there and key[1] in there[key[0]].partitions
         }
         # Asked for the offsets of one without a leader, librdkafka waits for its election.
-        futures = self._offset_futures(
-            [key for key, leader in leaders.items() if leader >= 0], OffsetSpec.latest()
-        )
-        known: dict[Key, int | ToolFailure] = {
-            key: ToolFailure(f"{key[0]}-{key[1]} has no leader") for key in leaders
-        }
-        for key, future in futures.items():
-            try:
-                known[key] = _offset(key, future)
-            except ToolFailure as failure:
-                known[key] = failure
-        return known
+        led = [key for key, leader in leaders.items() if leader >= 0]
+        answers = []
+        for spec in specs:
+            known: dict[Key, int | ToolFailure] = {
+                key: ToolFailure(f"{key[0]}-{key[1]} has no leader") for key in leaders
+            }
+            for key, future in self._offset_futures(led, spec).items():
+                try:
+                    known[key] = _offset(key, future)
+                except ToolFailure as failure:
+                    known[key] = failure
+            answers.append(known)
+        return answers
 
     def _offsets(
         self, partitions: Sequence[Key], spec: OffsetSpec, *, committed_only: bool = False

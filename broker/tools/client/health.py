@@ -438,8 +438,10 @@ def _held_text(held: Sequence[MetricSample]) -> str:
     """The transaction that has kept segments from the archive for longest."""
     longest = max(held, key=lambda sample: sample.value)
     labels = longest.labels
+    name, producer = labels.get("transactional_id"), f"producer {labels.get('producer_id')}"
     return (
-        f"{labels.get('topic')}-{labels.get('partition')}: producer {labels.get('producer_id')} has"
+        f"{labels.get('topic')}-{labels.get('partition')}:"
+        f" {f'{name!r} ({producer})' if name else producer} has"
         f" had a transaction open since offset {labels.get('start_offset')}, for"
         f" {longest.value:,.0f} s; it ends at its timeout, or with kafka-transactions.sh abort"
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -36,9 +36,13 @@ _DIM, _CYAN, _YELLOW, _RESET = "\x1b[2m", "\x1b[36m", "\x1b[33m", "\x1b[0m"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRecord:
-    """A record to be written; `timestamp_ms` None is the time of sending."""
+    """A record to be written; `timestamp_ms` None is the time of sending.
+
+    `partition` is where its line says that it was: the target is chosen by options.
+    """
 
     value: bytes | None
+    partition: int | None = None
     key: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
     timestamp_ms: TimestampMs | None = None
@@ -114,12 +118,9 @@ def _member(name: str, content: bytes | None) -> dict[str, Json]:
 
 
 def record_of_json(line: bytes) -> NewRecord:
-    """Parses a line, without its topic, partition and offset: the target is chosen by options.
-
-    Raises WrongUse.
-    """
+    """Parses a line, without its topic and offset. Raises WrongUse."""
     try:
-        document = json.loads(line)
+        document = json.loads(line, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise WrongUse(f"a line is no JSON: {error}") from None
     if not isinstance(document, dict):
@@ -140,11 +141,28 @@ def record_of_json(line: bytes) -> NewRecord:
     if timestamp is not None and timestamp < NO_TIMESTAMP:
         raise WrongUse(f"a timestamp of {timestamp} ms is before 1970, which Kafka cannot tell")
     return NewRecord(
+        partition=_partition(document.get("partition")),
         key=_content(document, "key"),
         value=_content(document, "value"),
         headers=tuple((_checked(str(h.get("name", ""))), _content(h, "value")) for h in headers),
         timestamp_ms=None if timestamp == NO_TIMESTAMP else timestamp,
     )
+
+
+def _unique(members: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """An object of JSON. Raises WrongUse for a member given twice, of which one would be lost."""
+    document = dict(members)
+    if len(document) < len(members):
+        names = [name for name, _ in members]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise WrongUse(f"the member {printable(twice)!r} is given twice")
+    return document
+
+
+def _partition(member: object) -> int | None:
+    if member is not None and (type(member) is not int or member < 0):
+        raise WrongUse(f"a partition is a number from 0, not {printable(json.dumps(member))}")
+    return member
 
 
 def _check_members(document: Mapping[str, object], known: Collection[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,6 @@ from strandline.broker.tools.client.failures import ToolFailure, WrongUse
 from strandline.broker.tools.client.lags import GroupLag, group_lags
 from strandline.broker.tools.client.printing import Json, print_json, remark, say
 from strandline.broker.tools.client.resets import (
-    PartitionState,
     Reset,
     ResetTarget,
     moment_of,
@@ -162,8 +161,9 @@ def _describe(options: argparse.Namespace) -> int:
     for name in options.groups:
         group = _known(cluster, name)
         owners = {key: member for member in group.members for key in member.partitions}
-        keys = sorted({*cluster.committed(name), *owners})
-        states = _readable(cluster, name, keys)
+        states, troubles = _states(cluster, name, owners)
+        if troubles:
+            remark(f"offsets not known of {counted(len(troubles), 'partition')}: {troubles[0]}")
         if options.json:
             documents.append(_document(group, states))
             continue
@@ -295,10 +295,47 @@ def _known(cluster: Cluster, name: str) -> GroupView:
     return group
 
 
-def _readable(cluster: Cluster, group: str, keys: Iterable[Key]) -> list[PartitionState]:
-    """Leaves out deleted topics; their offsets outlive them for a while."""
-    there = set(cluster.topic_names())
-    return cluster.group_state(group, [key for key in keys if key[0] in there])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """A partition as a group sees it; None is not there, or not known."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    start_offset: int | None
+    end_offset: int | None
+
+    @property
+    def lag(self) -> int | None:
+        if self.committed is None or self.end_offset is None:
+            return None
+        return max(0, self.end_offset - self.committed)
+
+
+def _states(
+    cluster: Cluster, group: str, owned: Iterable[Key]
+) -> tuple[list[_State], list[ToolFailure]]:
+    """Returns the partitions of a group, and why offsets of some are not known.
+
+    Leaves out deleted topics; their offsets outlive them for a while.
+    """
+    committed = cluster.committed(group)
+    starts, ends = cluster.known_bounds({*committed, *owned})
+    states = [
+        _State(
+            topic=key[0],
+            partition=key[1],
+            committed=committed.get(key),
+            start_offset=_known_offset(starts.get(key)),
+            end_offset=_known_offset(end),
+        )
+        for key, end in sorted(ends.items())
+    ]
+    return states, [end for _, end in sorted(ends.items()) if isinstance(end, ToolFailure)]
+
+
+def _known_offset(found: int | ToolFailure | None) -> int | None:
+    return None if isinstance(found, ToolFailure) else found
 
 
 def _chosen(cluster: Cluster, texts: Sequence[str]) -> list[Key]:
@@ -323,7 +360,7 @@ def _owner_cells(member: MemberView | None) -> tuple[object, object, object]:
     return member.client_id, member.host, member.member_id
 
 
-def _document(group: GroupView, states: Sequence[PartitionState]) -> Json:
+def _document(group: GroupView, states: Sequence[_State]) -> Json:
     return {
         "group": group.group,
         "state": group.state,

@@ -162,6 +162,18 @@ def add_yes(parser: CommandParser) -> None:
     )
 
 
+def add_bucket(parser: CommandParser) -> None:
+    """Adds the archive of a command that reads a bucket, and how to reach it."""
+    parser.add_argument(
+        "--remote",
+        required=True,
+        type=archive_url,
+        metavar="URL",
+        help="s3://bucket/prefix, file:///folder or ./folder",
+    )
+    add_bucket_access(parser)
+
+
 def add_bucket_access(parser: CommandParser) -> None:
     parser.add_argument("--endpoint-url", metavar="URL", help="of an S3 that is not AWS")
     parser.add_argument("--region", help="of the bucket")

@@ -118,6 +118,33 @@ class _Deliveries:
             )
 
 
+class _Places:
+    """The partitions of the target; asked for once, when a line names one."""
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._count: int | None = None
+
+    def check(self, partition: int, *, number: int) -> None:
+        """Raises WrongUse for a partition that the topic does not have, and ToolFailure."""
+        from confluent_kafka import KafkaException
+
+        if self._count is None:
+            try:
+                found = self._producer.list_topics(self._topic, timeout=REQUEST_SECONDS_MAX)
+            except KafkaException as error:
+                raise failure_of(error.args[0], f"cannot ask for {self._topic}") from None
+            # None of a topic that the first record creates.
+            self._count = len(found.topics[self._topic].partitions)
+        if 0 < self._count <= partition:
+            raise WrongUse(
+                f"line {number}: {self._topic} has no partition {partition}, but"
+                f" {counted(self._count, 'partition')}; leave the member out, which does not choose"
+                " where a record goes, or give --partition"
+            )
+
+
 def _produce(options: argparse.Namespace) -> int:
     """Sends the whole input; returns the exit code."""
     topic, source, quiet = options.topic, options.file, options.quiet
@@ -135,11 +162,14 @@ def _produce(options: argparse.Namespace) -> int:
         remark(f"each line becomes a record in {topic}; end with Ctrl-D")
     producer = _make_producer(connection, options, linger_ms=0 if interactive else LINGER_MS)
     deliveries = _Deliveries()
+    places = _Places(producer, topic)
     fixed_key = _encoded(options.key)
     sent_bytes = 0
     try:
         with _opened(source) as stream:
             for count, record in enumerate(_records(stream, options), start=1):
+                if record.partition is not None and options.partition is None:
+                    places.check(record.partition, number=count)
                 _send(
                     producer,
                     topic,

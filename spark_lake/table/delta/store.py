@@ -57,6 +57,7 @@ from strandline.spark_lake.table.offsets import WIDENED_PROPERTY, TableOffsets, 
 from strandline.spark_lake.table.store import FileRole, FileWriter, WrittenFile
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.remote.silence import Silence
 
 APP_ID = "strandline"
 FOLDER = "_strandline"
@@ -109,7 +110,7 @@ class DeltaStore:
         return self._url
 
     def load(self) -> TableOffsets | None:
-        with naming_table(self.name, "load"):
+        with Silence(f"table {self.name}"), naming_table(self.name, "load"):
             try:
                 self._table = DeltaTable(self._url, storage_options=self._storage_options)
             except TableNotFoundError:

@@ -33,6 +33,7 @@ from strandline.spark_lake.options.options import S3Options
 from strandline.spark_lake.table.errors import failed
 from strandline.spark_lake.table.iceberg.places import FOLDERS
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.remote.silence import Silence
 
 # Of a name or a URI that no catalog answers to.
 _MISTAKES = (ValueError, ImportError, ArgumentError, NotInstalledError, NoSuchPropertyException)
@@ -42,6 +43,7 @@ _MISTAKES = (ValueError, ImportError, ArgumentError, NotInstalledError, NoSuchPr
 REST_WAIT_S_MAX = 60.0
 # Of a URL, as SQLAlchemy reads it: up to the @.
 _PASSWORD = re.compile(r"(://[^:/@]*):[^@]*@")
+_HIDDEN = r"\1:***@"
 
 # Some libraries decode the path of a URL, or cut it at these, or take it for a pattern.
 _AMBIGUOUS = re.compile(r"[%#?*\[\]^|\\\x00-\x1f\x7f]")
@@ -63,21 +65,21 @@ def open_catalog(
     Without `makes_file` an embedded catalog that is not there yet is an empty one in memory.
     """
     name, made = given, {**store_properties(s3), **properties}
+    place = f"the catalog {_PASSWORD.sub(_HIDDEN, given) if given else 'of the warehouse'}"
     try:
         if given is None or "://" in given:
             uri = given or _embedded(warehouse, makes_file=makes_file)
             is_rest = urlsplit(uri).scheme in ("http", "https")
             name, made = CATALOG_NAME, {"type": "rest" if is_rest else "sql", "uri": uri, **made}
-        try:
-            catalog = load_catalog(name, **made)
-        except DBAPIError as error:
-            if "already exists" not in str(error):
-                raise
-            # Another process made the catalog's tables between the look for them and ours.
-            catalog = load_catalog(name, **made)
+        with Silence(place):
+            try:
+                catalog = load_catalog(name, **made)
+            except DBAPIError as error:
+                if "already exists" not in str(error):
+                    raise
+                # Another process made the catalog's tables between the look for them and ours.
+                catalog = load_catalog(name, **made)
     except Exception as error:
-        named = _PASSWORD.sub(r"\1:***@", given) if given else "of the warehouse"
-        place = f"the catalog {named}"
         failure = failed("open", place, error)
         is_answer = isinstance(error, BadRequestError) or type(error) is RESTError
         if is_answer or isinstance(error, _MISTAKES):

@@ -58,6 +58,7 @@ from strandline.spark_lake.table.offsets import (
     widened,
 )
 from strandline.spark_lake.table.store import FileRole, WrittenFile
+from strandline.storage.remote.silence import Silence
 
 COMMIT_SUMMARY = "strandline.commit"
 # A commit writes the list of all snapshots anew: with more of them than this it drops the oldest.
@@ -128,7 +129,7 @@ class IcebergStore:
         return ".".join(self._identifier)
 
     def load(self) -> TableOffsets | None:
-        with naming_table(self.name, "load"):
+        with Silence(f"table {self.name}"), naming_table(self.name, "load"):
             try:
                 self._table = self._catalog.load_table(self._identifier)
             except NoSuchTableError:

@@ -15,7 +15,8 @@ flight: a retry of any of them returns the offset of the first attempt.
                                          earlier one of its transaction was refused: it comes first
 
 An open transaction holds the last stable offset back to its first record. A marker (control batch)
-ends it; an abort goes to the transaction index.
+ends it; an abort goes to the transaction index. It is decided when its marker is below the high
+watermark, and holds the last stable offset until then (Kafka's `unreplicatedTxns`).
 
 Snapshots are Kafka's `.snapshot` files, version 1. They hold only the last batch of each producer:
 
@@ -30,6 +31,7 @@ import struct
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from strandline.storage.errors import (
@@ -166,6 +168,10 @@ class ProducerState:
         # offsets only grow. An OrderedDict finds its first element in constant time.
         self._open: OrderedDict[int, int] = OrderedDict()
         self.first_open_offset: int | None = None
+        # First offset -> marker's offset of the ended transactions that are not replicated.
+        self.unreplicated: dict[int, int] = {}
+        # First offset of the earliest transaction that is open or not replicated.
+        self.first_undecided_offset: int | None = None
         # By producer, the first sequence that was refused before the log knew the producer.
         self._refused: OrderedDict[int, _RefusedBatch] = OrderedDict()
 
@@ -316,7 +322,9 @@ class ProducerState:
         if first_offset == NO_TRANSACTION:
             return None
         entry.transaction_first_offset = NO_TRANSACTION
-        self._close_transaction(first_offset)
+        self.unreplicated[first_offset] = offset
+        self._open.pop(first_offset, None)
+        self.first_open_offset = next(iter(self._open), None)
         return CompletedTransaction(
             producer_id=producer_id,
             first_offset=first_offset,
@@ -355,10 +363,16 @@ class ProducerState:
         entry.transaction_first_offset = first_offset
         self._open[first_offset] = entry.producer_id
         self.first_open_offset = next(iter(self._open))
+        if self.first_undecided_offset is None:
+            self.first_undecided_offset = first_offset
 
-    def _close_transaction(self, first_offset: int) -> None:
-        self._open.pop(first_offset, None)
-        self.first_open_offset = next(iter(self._open), None)
+    def replicated_up_to(self, high_watermark: int) -> None:
+        """Decides the transactions whose markers are below the high watermark."""
+        self.unreplicated = {
+            first: last for first, last in self.unreplicated.items() if last >= high_watermark
+        }
+        first_offsets = (*self.unreplicated, *islice(self._open, 1))
+        self.first_undecided_offset = min(first_offsets, default=None)
 
     def oldest_open(self) -> ProducerEntry | None:
         """The producer whose open transaction holds the last stable offset back."""
@@ -385,7 +399,8 @@ class ProducerState:
         self.entries.clear()
         self._open.clear()
         self._refused.clear()
-        self.first_open_offset = None
+        self.unreplicated.clear()
+        self.first_open_offset = self.first_undecided_offset = None
 
     # --- snapshots ---------------------------------------------------------------------------
 

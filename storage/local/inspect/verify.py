@@ -398,6 +398,8 @@ class _Segment:
         if completed is not None and completed.aborted:
             first_open = partition.producers.first_open_offset
             self._aborted.append(aborted_entry(completed, first_open))
+        if completed is not None:
+            partition.producers.replicated_up_to(header.next_offset)
 
     def _check_epoch(self, batch: Batch) -> None:
         header = batch.header

@@ -39,9 +39,8 @@ from strandline.storage.local.formats.producer_state import ProducerState
 from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampType
 from strandline.storage.records.batch import batch as batch_format
 from strandline.storage.records.batch.any_batch import walk
-from strandline.storage.records.batch.batch import Batch, read_header
+from strandline.storage.records.batch.batch import MAGIC_POSITION, Batch, read_header
 from strandline.storage.records.batch.marker import TransactionMarker, read_marker
-from strandline.storage.records.batch.old_messages import MAGIC_POSITION, is_old
 from strandline.storage.records.batch.record import iter_records
 from strandline.storage.system import crc32c
 
@@ -95,7 +94,7 @@ def short_batch(records: memoryview) -> RecordsRejected:
     """Returns the error for bytes that are shorter than a batch header."""
     if len(records) == 0:
         return InvalidRecords("no batch to append")
-    if is_old(records):
+    if len(records) > MAGIC_POSITION and records[MAGIC_POSITION] < batch_format.MAGIC:
         return _old_format(records[MAGIC_POSITION])
     # Producers retry a corrupt batch. A truncated one is not corrupted in transit (Kafka's
     # ProduceRequest.validateRecords finds no batch there).
@@ -113,7 +112,7 @@ def misshapen_batch(
     size_bytes: int, magic: int, batch_length: int, config: LogConfig
 ) -> RecordsRejected:
     """Returns the error for a batch that is refused before its CRC is checked, in Kafka's order."""
-    if magic in (0, 1):
+    if 0 <= magic < batch_format.MAGIC:
         return _old_format(magic)
     if magic != batch_format.MAGIC:
         return CorruptRecords(f"record batch magic is {magic}")

@@ -1,9 +1,12 @@
 """The log of one partition on local disk: append, roll, read, find, truncate, flush.
 
-    start_offset                 last_stable_offset    end_offset
-        |                                |                 |
-        [ s0 sealed ][ s1 sealed ][ s2 active .............]
+    start_offset         last_stable_offset  high_watermark  end_offset
+        |                         |                |             |
+        [ s0 sealed ][ s1 sealed ][ s2 active ...................]
                           ^ recovery_point: everything before it is synced
+
+Records below the high watermark are on all in-sync replicas: the log's owner moves it, for only the
+owner knows the others. What consumers, the archive or a deletion get ends there or earlier.
 
 `SegmentList` has the segments and their files. A reader keeps its view of them while retention
 removes a segment; a file stays open while a reader holds a range of it.
@@ -67,6 +70,7 @@ from strandline.storage.model import (
     AbortedTransaction,
     Buffer,
     EpochStart,
+    Isolation,
     Offset,
     TimestampOffset,
     TimestampType,
@@ -151,6 +155,8 @@ class LocalLog:
         self._is_flushing = False
         self._recovery_point = RecoveryPoint()
         self._end_offset = loaded.end_offset
+        # Moved by `advance_high_watermark`; a cut takes it along.
+        self.high_watermark: Offset = loaded.segments[0].base_offset
         # Records from here on were appended since the log was opened.
         self.opened_end_offset: Offset = loaded.end_offset
         # Whether the markers of transactions may be lost that are open below `opened_end_offset`.
@@ -189,12 +195,30 @@ class LocalLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of an open transaction, or the end.
+        """The first offset of an undecided transaction, or the high watermark if that is lower.
 
         Never below the log start: deleted records of a transaction hold no reader back.
         """
-        first_open = self.producers.first_open_offset
-        return self._end_offset if first_open is None else max(first_open, self.log_start_offset)
+        undecided = self.producers.first_undecided_offset
+        if undecided is None:
+            return self.high_watermark
+        return min(self.high_watermark, max(undecided, self.log_start_offset))
+
+    def readable_end(self, isolation: Isolation) -> int:
+        """Returns the offset before which a read of that isolation ends."""
+        if isolation is Isolation.READ_UNCOMMITTED:
+            return self.high_watermark
+        if isolation is Isolation.READ_COMMITTED:
+            return self.last_stable_offset
+        return self._end_offset
+
+    def advance_high_watermark(self, offset: Offset) -> None:
+        """Moves the high watermark up to `offset`, at most the end; it never goes back."""
+        assert offset <= self._end_offset, (offset, self)
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            if self.producers.unreplicated:
+                self.producers.replicated_up_to(offset)
 
     @property
     def recovery_point(self) -> int:
@@ -271,6 +295,7 @@ class LocalLog:
         if log_start_offset > opened.end_offset:
             opened.reset_to(log_start_offset)
         opened.log_start_offset = max(log_start_offset, opened.start_offset)
+        opened.advance_high_watermark(opened.log_start_offset)
         is_whole = clean_shutdown and not loaded.report.problems
         synced_end = opened.end_offset if is_whole else recovery_point
         opened._recovery_point.offset = min(synced_end, opened.end_offset)
@@ -881,6 +906,8 @@ class LocalLog:
         active.reactivate(self.config)
         self._names_unsynced = True
         self.producers = reload_producers(self.directory, self.segments, self._end_offset)
+        self.high_watermark = min(self.high_watermark, self._end_offset)
+        self.producers.replicated_up_to(self.high_watermark)
 
     def reset_to(
         self,
@@ -889,13 +916,14 @@ class LocalLog:
         producer_snapshot: Buffer | None = None,
         leader_epochs: Sequence[EpochStart] = (),
     ) -> None:
-        """Empties the log and restarts it at `offset`, to continue an archive.
+        """Empties the log and restarts it at `offset`, to continue an archive, whose records are
+        below the high watermark.
 
         `producers` and lineage are those of the log at `offset`. Raises DiskError.
         """
         with self._recovery_point.cutting(offset, self.on_cut):
             self._segments.restart(offset)
-            self._end_offset = self._recovery_point.offset = offset
+            self._end_offset = self._recovery_point.offset = self.high_watermark = offset
         self._names_unsynced = True
         self.log_start_offset = offset
         self.leader_epochs.replace(leader_epochs)
@@ -927,5 +955,6 @@ class LocalLog:
         return (
             f"<LocalLog {self.topic_partition} [{self.start_offset},{self._end_offset}) "
             f"{len(self.segments)} segments, {self.size_bytes} bytes, "
+            f"high watermark {self.high_watermark}, "
             f"recovery point {self.recovery_point}>"
         )

@@ -9,6 +9,7 @@ import fcntl
 import logging
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -61,6 +62,8 @@ class LogDir:
         # Whether the checkpoint of `cleaned_offsets` on disk is up to date.
         self.is_cleaning_noted = True
         self.failure: DiskError | None = None
+        # Checkpoints are written from worker threads, one at a time: they share temporary names.
+        self.checkpoint_lock = threading.Lock()
         # The time of its last return, the wait before the next one, and its earliest time.
         self.revived_s = -math.inf
         self._revival_pause_s = 0.0
@@ -328,7 +331,6 @@ def _read_offsets(directory: LogDir, name: str) -> dict[TopicPartition, int]:
 def write_checkpoints(
     directory: LogDir,
     log_starts: Mapping[TopicPartition, int],
-    high_watermarks: Mapping[TopicPartition, int],
 ) -> None:
     """Replaces the checkpoints of the folder, each synced; blocks. Raises DiskError.
 
@@ -338,7 +340,7 @@ def write_checkpoints(
     logs = dict(directory.logs)
     forgotten = directory.forgotten.difference(logs)
     starts = {key: log_starts.get(key, opened.log_start_offset) for key, opened in logs.items()}
-    watermarks = {key: offset for key, offset in high_watermarks.items() if key in logs}
+    watermarks = {key: opened.high_watermark for key, opened in logs.items()}
     write_recovery_points(directory, logs)
     checkpoint.write_offsets(directory.path / checkpoint.LOG_STARTS, starts)
     checkpoint.write_offsets(directory.path / checkpoint.HIGH_WATERMARKS, watermarks)

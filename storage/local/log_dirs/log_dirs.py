@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -83,8 +82,6 @@ class LogDirs:
         self.wanted_moves: dict[tuple[TopicPartition, Path], TopicId] = {}
         # Whether a write found no room since `make_room`. Set from any thread.
         self.is_short_of_room = False
-        # Checkpoints are written from worker threads, one at a time: they share temporary names.
-        self._checkpoint_lock = threading.Lock()
 
     @classmethod
     def open(
@@ -179,6 +176,9 @@ class LogDirs:
     def _watched(self, directory: LogDir, opened: LocalLog) -> LocalLog:
         opened.on_failure = partial(self._take_offline, directory)
         opened.cleaned_offset = directory.cleaned_offsets.get(opened.topic_partition)
+        # A crash may have lost records that were below it.
+        high_watermark = directory.high_watermarks.get(opened.topic_partition, 0)
+        opened.advance_high_watermark(min(high_watermark, opened.end_offset))
         opened.on_cleaning_undone = partial(self.write_cleaned_offset, opened)
         opened.on_cut = partial(self._note_cut, directory)
         opened.on_full = self.note_full
@@ -219,7 +219,7 @@ class LogDirs:
                 continue
             try:
                 opened = reopen_logs(directory, clock=self._clock)
-                with self._checkpoint_lock:
+                with directory.checkpoint_lock:
                     logs = {pair.new.topic_partition: pair.new for pair in opened}
                     write_recovery_points(directory, logs)
             except (StorageError, MemoryError) as error:
@@ -259,17 +259,19 @@ class LogDirs:
         config: LogConfig,
         *,
         may_be_archived: bool = False,
+        within: Sequence[LogDir] | None = None,
     ) -> list[LocalLog | DiskError]:
         """New, empty logs of a topic, each in the folder that holds the fewest; they are durable.
 
-        `may_be_archived`: these are not the first folders of the partitions.
+        `may_be_archived`: these are not the first folders of the partitions. `within` are the
+        folders to choose from; None: all.
 
             1 remove deleted partitions of these names from the checkpoints
             2 create them, see creation.py
 
         A log that cannot be created is an error in its place, without leftovers. Blocks.
         """
-        usable = self._usable()
+        usable = self._usable(within)
         if not usable:
             return [DiskError("every log folder is offline")] * len(topic_partitions)
         targets = spread(usable, len(topic_partitions))
@@ -292,9 +294,9 @@ class LogDirs:
                 self.note_full()
         return created
 
-    def _usable(self) -> list[LogDir]:
+    def _usable(self, within: Sequence[LogDir] | None = None) -> list[LogDir]:
         usable = []
-        for directory in self.directories:
+        for directory in self.directories if within is None else within:
             if directory.failure is not None:
                 continue
             try:
@@ -312,8 +314,8 @@ class LogDirs:
 
         Blocks. Raises DiskError.
         """
-        with self._checkpoint_lock:
-            for directory in dict.fromkeys(directories):
+        for directory in dict.fromkeys(directories):
+            with directory.checkpoint_lock:
                 forget(directory, topic_partitions)
 
     def delete_log(self, deleted: LocalLog) -> None:
@@ -411,9 +413,14 @@ class LogDirs:
 
     def write_cleaned_offset(self, opened: LocalLog, offset: int) -> None:
         """Stores up to which offset a log is compacted. Blocks; thread-safe. Raises DiskError."""
-        with self._checkpoint_lock:
-            directory = self._find_directory(opened)
-            if directory is None or directory.failure is not None:
+        directory = self._find_directory(opened)
+        if directory is None:
+            return
+        with directory.checkpoint_lock:
+            if (
+                directory.failure is not None
+                or directory.logs.get(opened.topic_partition) is not opened
+            ):
                 return
             directory.cleaned_offsets[opened.topic_partition] = opened.cleaned_offset = offset
             write_cleaned_offsets(directory)
@@ -428,7 +435,7 @@ class LogDirs:
 
     def _note_cut(self, directory: LogDir) -> None:
         """Lowers the recovery point of a cut log in its checkpoint. Blocks. Raises DiskError."""
-        with self._checkpoint_lock:
+        with directory.checkpoint_lock:
             if directory.failure is not None:
                 raise directory.failure
             directory.check_present()
@@ -445,45 +452,38 @@ class LogDirs:
             if not (error.is_full or error.is_out_of_descriptors):
                 self._take_offline(directory, error)
 
-    def write_checkpoints(
-        self,
-        log_starts: Mapping[TopicPartition, int],
-        high_watermarks: Mapping[TopicPartition, int],
-    ) -> frozenset[Path]:
-        """Writes the three checkpoints of every folder, synced. May run in a worker thread.
+    def write_checkpoints(self, log_starts: Mapping[TopicPartition, int]) -> frozenset[Path]:
+        """As `write_checkpoint`, in every folder; returns those where that failed."""
+        return frozenset(
+            one.path for one in self.directories if not self.write_checkpoint(log_starts, one)
+        )
 
-        Returns the folders where that failed: their earlier checkpoints remain valid.
+    def write_checkpoint(self, log_starts: Mapping[TopicPartition, int], directory: LogDir) -> bool:
+        """Writes the three checkpoints of a folder, synced. May run in a worker thread.
+
+        False: that failed, and its earlier checkpoints remain valid.
         """
-        failed: set[Path] = set()
-        with self._checkpoint_lock:
-            for directory in self.directories:
-                if directory.failure is not None:
-                    failed.add(directory.path)
-                    continue
-                try:
-                    write_checkpoints(directory, log_starts, high_watermarks)
-                    directory.is_checkpoint_late = False
-                except DiskError as error:
-                    failed.add(directory.path)
-                    if not (error.is_full or error.is_out_of_descriptors):
-                        self._take_offline(directory, error)
-                    else:
-                        self.is_short_of_room |= error.is_full
-                        directory.note_late(error)
-        return frozenset(failed)
+        with directory.checkpoint_lock:
+            if directory.failure is not None:
+                return False
+            try:
+                write_checkpoints(directory, log_starts)
+            except DiskError as error:
+                if not (error.is_full or error.is_out_of_descriptors):
+                    self._take_offline(directory, error)
+                else:
+                    self.is_short_of_room |= error.is_full
+                    directory.note_late(error)
+                return False
+            directory.is_checkpoint_late = False
+            return True
 
     def close(self) -> None:
         """`finish` and `unlock`, with the log starts of the logs themselves."""
-        self.finish({}, {})
+        self.finish({})
         self.unlock()
 
-    def finish(
-        self,
-        log_starts: Mapping[TopicPartition, int],
-        high_watermarks: Mapping[TopicPartition, int],
-        *,
-        is_clean: bool = True,
-    ) -> None:
+    def finish(self, log_starts: Mapping[TopicPartition, int], *, is_clean: bool = True) -> None:
         """Closes every log, and writes the clean-shutdown mark where all succeeded if `is_clean`.
 
         The folders stay locked: no other process may use them yet.
@@ -497,7 +497,7 @@ class LogDirs:
                     self._take_offline(directory, closed)
                 elif closed is not None:
                     rows[directory].append(closed)
-        self.write_checkpoints(log_starts, high_watermarks)
+        self.write_checkpoints(log_starts)
         for directory in self.directories:
             if directory.failure is None and is_clean:
                 # Without space for the rows the next start is slower, but loses nothing.

@@ -60,6 +60,7 @@ from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampOffset
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.batch.any_batch import (
     BATCH_BYTES_MIN,
+    iter_times,
     read_header,
     read_header_at,
     walk_file,
@@ -71,7 +72,6 @@ from strandline.storage.records.batch.batch import (
     Batch,
     BatchHeader,
 )
-from strandline.storage.records.batch.record_times import iter_times
 
 log = logging.getLogger(__name__)
 

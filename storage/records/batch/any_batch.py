@@ -1,8 +1,9 @@
 """Reads batches of any magic: v2, or messages of the old formats.
 
 Segments that a Kafka before 0.11 wrote have old messages, and one segment may have both. Readers
-get the same `Batch`, records and payload for every format. Appended batches are always v2, also if
-a client sends old messages (`prepare_old` in storage/local/log/preparation.py).
+get the same `Batch`, records, times and payload for every format. Appended batches are always v2,
+also if a client sends old messages (`prepare_old` in storage/local/log/preparation.py), and
+`down_conversion.py` makes old messages for old clients.
 
 `walk_file` is the one loop over batches, in memory, in a file or in an object. It reads in windows,
 so a damaged length field cannot fill the memory:
@@ -22,7 +23,7 @@ from contextlib import suppress
 
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer
-from strandline.storage.records.batch import batch, old_messages, record
+from strandline.storage.records.batch import batch, old_messages, record, record_times
 from strandline.storage.records.batch.batch import (
     BATCH_LENGTH_MIN,
     CRC_START,
@@ -90,6 +91,17 @@ def iter_records(
     if header.magic == MAGIC:
         return record.iter_records(buffer, header, position, bytes_max=bytes_max)
     return old_messages.iter_records(buffer, position, bytes_max=bytes_max)
+
+
+def iter_times(buffer: Buffer, header: BatchHeader, position: int = 0) -> Iterator[tuple[int, int]]:
+    """Returns offset and timestamp (ms) of each record of the batch at `position`.
+
+    Raises CorruptRecords, UnsupportedCodec, DecompressedTooLarge; see record_times.py.
+    """
+    if header.magic == MAGIC:
+        return record_times.iter_times(buffer, header, position)
+    records = old_messages.iter_records(buffer, position)
+    return ((one.offset, one.timestamp_ms) for one in records)
 
 
 def payload_of(encoded: Buffer, header: BatchHeader) -> Buffer:

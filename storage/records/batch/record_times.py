@@ -1,4 +1,4 @@
-"""Reads offsets and times of a batch's records without holding the batch decompressed.
+"""Reads offsets and times of a v2 batch's records without holding the batch decompressed.
 
     blocks of at most BLOCK_BYTES ─► length, time and offset of a record ─► its rest is skipped
 
@@ -13,8 +13,7 @@ from collections.abc import Iterator
 
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.model import Buffer, TimestampType
-from strandline.storage.records.batch import old_messages
-from strandline.storage.records.batch.batch import HEADER_BYTES, MAGIC, BatchHeader
+from strandline.storage.records.batch.batch import HEADER_BYTES, BatchHeader
 from strandline.storage.records.batch.record import INT64_MAX, INT64_MIN
 from strandline.storage.records.batch.stepper import read_varint
 from strandline.storage.records.compression import DECOMPRESSED_BYTES_MAX, iter_decompressed
@@ -32,13 +31,9 @@ def iter_times(
 ) -> Iterator[tuple[int, int]]:
     """Offset and timestamp (ms) of each record of the batch at `position`, in order.
 
-    Raises CorruptRecords, UnsupportedCodec, DecompressedTooLarge, as `any_batch.iter_records`, but
+    Raises CorruptRecords, UnsupportedCodec, DecompressedTooLarge, as `record.iter_records`, but
     does not look into keys, values and headers, nor for bytes behind the last record.
     """
-    if header.magic != MAGIC:
-        for record in old_messages.iter_records(buffer, position, bytes_max=bytes_max):
-            yield record.offset, record.timestamp_ms
-        return
     packed = memoryview(buffer)[position + HEADER_BYTES : position + header.size_bytes]
     reader = _Reader(iter_decompressed(header.codec, packed, bytes_max=bytes_max))
     is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME

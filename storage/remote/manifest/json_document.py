@@ -116,6 +116,11 @@ class Fields:
         self._fields = fields
         self._what = what
 
+    @property
+    def json(self) -> Mapping[str, Json]:
+        """The object itself, for a format with a decoder of its own."""
+        return self._fields
+
     def integer(self, name: str) -> int:
         found = self._get(name)
         if type(found) is not int or not _INTEGER_MIN <= found <= _INTEGER_MAX:

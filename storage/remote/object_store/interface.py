@@ -128,7 +128,7 @@ class BodyUnreadable(DiskError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileBody:
-    """The first `size_bytes` of a file, streamed from disk; the file must not change meanwhile.
+    """`size_bytes` of a file from `start` on, streamed from disk; they must not change meanwhile.
 
     `crc32c` is the caller's checksum of these bytes. If the file differs when it is sent, the store
     raises ObjectCorrupt instead of archiving damage.
@@ -138,6 +138,7 @@ class FileBody:
     size_bytes: int
     crc32c: int
     options: ObjectOptions = ObjectOptions()
+    start: int = 0
 
     def open(self) -> BinaryIO:
         """Returns the file, for reading. Raises BodyUnreadable."""
@@ -147,14 +148,14 @@ class FileBody:
             raise BodyUnreadable(f"cannot open {self.path}: {error.strerror}") from error
 
     def read(self, file: BinaryIO, byte_count: int, position: int) -> bytes:
-        """Up to `byte_count` bytes of the opened `file`, as `os.pread`. Raises BodyUnreadable."""
+        """Up to `byte_count` bytes of the body from `position` on. Raises BodyUnreadable."""
         try:
-            return os.pread(file.fileno(), byte_count, position)
+            return os.pread(file.fileno(), byte_count, self.start + position)
         except OSError as error:
             raise BodyUnreadable(f"cannot read {self.path}: {error.strerror}") from error
 
     def blocks(self, key: str) -> Iterator[bytes]:
-        """The file block by block; ends in ObjectCorrupt unless it has this size and checksum."""
+        """The body block by block; ends in ObjectCorrupt unless it has this size and checksum."""
         crc = position = 0
         with self.open() as file:
             while block := self.read(file, min(self.size_bytes - position, BLOCK_BYTES), position):

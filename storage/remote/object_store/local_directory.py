@@ -2,17 +2,21 @@
 
     <root>/topics/orders-<uuid>/0/manifest.json     an object is a file, its key is its path
     <root>/%tmp/<unique>                            uploads in progress
-    <root>/%lock                                    locked (flock) while an object is replaced
 
 `local_names` encodes keys that are no file names. The store's own names begin with `%` and two
 letters that are no hexadecimal number, so no key collides with them.
 
 An object appears whole or not at all:
 
-    1 write %tmp/<unique>   2 fsync it   3 lock, check the condition   4 rename, fsync the folder
+    1 write %tmp/<unique>   2 fsync it
+    3 a new object: link it to its name, which fails if the name is taken; fsync the folder
+    4 an object that exists: lock (flock) its file, check the condition, rename, fsync the folder
 
-The lock makes check and rename atomic for all processes on this machine. An upload holds a lock on
-its own file in %tmp until 4, so that no cleanup takes it for the remains of a dead process.
+Creating an object needs no lock. The lock of 4 makes check and rename, or check and deletion,
+atomic for all processes on this machine. It is that of one object, and who waits for it gives up
+after a time: a process that was stopped (SIGSTOP) within a put holds up nothing else. A killed one
+leaves no lock. An upload also locks its file in %tmp, so that no cleanup takes it for the remains
+of a dead process.
 The etag contains checksum, size, inode and modification time, so `head` reads the file: it reports
 the bytes that are on the disk now, as a check after a copy needs.
 """
@@ -59,12 +63,17 @@ from strandline.storage.remote.object_store.interface import (
     check_key,
 )
 from strandline.storage.remote.object_store.local_names import CONTINUATION, key_of, path_of
+from strandline.storage.remote.silence import Silence
 from strandline.storage.system import crc32c
 
-_LOCK_NAME = "%lock"
 _TEMPORARY_FOLDER = "%tmp"
+# Earlier releases locked this file in the root.
+_OLD_LOCK = "%lock"
 # Each topic purge removes remains within microseconds; to lose this many races is no accident.
 _STAGING_ATTEMPTS_MAX = 10
+# A lock is held while an object is read and a folder synced, which takes a slow disk some seconds.
+LOCK_WAIT_S_MAX = 10.0
+LOCK_POLL_S = 0.01
 
 
 class LocalDirectoryStore:
@@ -79,7 +88,8 @@ class LocalDirectoryStore:
     def __init__(self, root: Path, *, clock: Clock | None = None) -> None:
         self._root = root
         self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._silence = Silence(self.url, self._clock)
         # Whether the root was seen, and the folder for uploads in it.
         self._was_there = False
         self._had_folders = False
@@ -90,40 +100,51 @@ class LocalDirectoryStore:
 
     def check(self) -> None:
         """Unlike a bucket, a missing folder is created: its parent must exist."""
-        if not self._root.parent.is_dir():
-            raise BucketMissing("", "check", f"folder {self._root.parent} does not exist")
-        with _translated("", "check"), self._staged([b""]):
-            pass
+        with self._request("", "check"):
+            if not self._root.parent.is_dir():
+                raise BucketMissing("", "check", f"folder {self._root.parent} does not exist")
+            if os.path.lexists(self._root) and not self._root.is_dir():
+                # A file, or a link to nothing.
+                raise BucketMissing("", "check", f"{self._root} is no folder")
+            with self._staged([b""]) as staged:
+                # As 3: not every file system has hard links.
+                files.link(staged, staged.with_suffix(".link"))
+                files.remove(staged.with_suffix(".link"))
 
     def clock_ms(self) -> TimestampMs:
         """Returns the time of the file system, which may be another machine's."""
-        with _translated("", "clock"), self._staged([b""]) as staged:
+        with self._request("", "clock"), self._staged([b""]) as staged:
             return staged.stat().st_mtime_ns // 1_000_000
 
     # --- writing -----------------------------------------------------------------------------
 
     def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
         path = self._path(check_key(key))
-        with (
-            _translated(key, "put"),
-            self._staged(body.blocks(key) if isinstance(body, FileBody) else [body]) as staged,
-            self._exclusive(),  # 3
-        ):
-            self._check_condition(key, path, condition)
-            _make_parents(path)
-            files.rename(staged, path)  # 4
-            return self._read_info(key, path)
+        blocks = body.blocks(key) if isinstance(body, FileBody) else [body]
+        with self._request(key, "put"), self._staged(blocks) as staged:
+            written = self._read_info(key, staged)
+            for _ in range(_STAGING_ATTEMPTS_MAX):
+                if self._place(key, staged, path, condition):
+                    return written
+        raise TierUnavailable(key, "put", "the object is created and deleted all the time")
 
-    def _check_condition(self, key: str, path: Path, condition: PutCondition | None) -> None:
-        match condition:
-            case IfAbsent() if path.exists():
-                raise PreconditionFailed(key, "put", "the object exists")
-            case IfMatches(etag=etag):
-                found = self._read_info(key, path).etag if path.exists() else "absent"
-                if found != etag:
-                    raise PreconditionFailed(key, "put", f"the object is {found}, not {etag}")
-            case _:
-                return
+    def _place(self, key: str, staged: Path, path: Path, condition: PutCondition | None) -> bool:
+        """Gives the file its name; returns False if the object there was deleted meanwhile."""
+        if not isinstance(condition, IfMatches) and _link(staged, path):  # 3
+            return True
+        if isinstance(condition, IfAbsent):
+            raise PreconditionFailed(key, "put", "the object exists")
+        with self._held(key, "put", path) as is_there:  # 4
+            if isinstance(condition, IfMatches):
+                self._check_etag(key, path if is_there else None, condition.etag)
+            if is_there:
+                files.rename(staged, path)
+            return is_there
+
+    def _check_etag(self, key: str, path: Path | None, etag: str) -> None:
+        found = "absent" if path is None else self._read_info(key, path).etag
+        if found != etag:
+            raise PreconditionFailed(key, "put", f"the object is {found}, not {etag}")
 
     @contextmanager
     def _staged(self, blocks: Iterable[Buffer]) -> Iterator[Path]:
@@ -135,6 +156,7 @@ class LocalDirectoryStore:
             with file:
                 for block in blocks:
                     file.write(block)  # 1
+                    self._silence.note_progress()
                 file.flush()
                 files.sync_file(staged)  # 2
                 yield staged
@@ -143,18 +165,22 @@ class LocalDirectoryStore:
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
-            path = self._path(check_key(key))
-            # Under the lock: a put must not lose the folder that it has just created.
-            with _translated(key, "delete"), self._exclusive():
-                if path.is_file():
-                    files.remove(path)
-                    self._drop_empty_folders(path.parent)
+            self._delete(key, None)
 
     def delete_matching(self, key: str, etag: str) -> None:
+        self._delete(key, etag)
+
+    def _delete(self, key: str, etag: str | None) -> None:
         path = self._path(check_key(key))
-        with _translated(key, "delete"), self._exclusive():
-            if path.is_file():
-                self._check_condition(key, path, IfMatches(etag))
+        with self._request(key, "delete"):
+            self._make_folders()
+            if not path.is_file():
+                return
+            with self._held(key, "delete", path) as is_there:
+                if not is_there:
+                    return
+                if etag is not None:
+                    self._check_etag(key, path, etag)
                 files.remove(path)
                 self._drop_empty_folders(path.parent)
 
@@ -179,7 +205,7 @@ class LocalDirectoryStore:
         del prefix
         before_ms = self._clock.now_ms() - older_than_ms
         removed_count = 0
-        with _translated("", "abort_uploads"):
+        with self._request("", "abort_uploads"):
             for entry in _scan(self._root / _TEMPORARY_FOLDER):
                 path = Path(entry.path)
                 modified_ms = files.modified_ms(path)
@@ -218,7 +244,7 @@ class LocalDirectoryStore:
             _read_into(key, descriptor, target, start)
 
     def head(self, key: str) -> ObjectInfo:
-        with _translated(key, "head"):
+        with self._request(key, "head"):
             try:
                 return self._read_info(key, self._path(check_key(key)))
             except FileNotFoundError:
@@ -228,8 +254,8 @@ class LocalDirectoryStore:
     def list(
         self, prefix: str, *, start_after: str = "", limit: int | None = None
     ) -> Iterator[ObjectInfo]:
-        self._check_root(prefix, "list")
-        with _translated(prefix, "list"):
+        with self._request(prefix, "list"):
+            self._check_root(prefix, "list")
             keys = sorted(self._keys_below(prefix), key=str.encode)
         first = bisect_right(keys, start_after.encode(), key=str.encode)
         yield from islice(self._existing(keys[first:]), limit)
@@ -246,13 +272,14 @@ class LocalDirectoryStore:
 
     def list_folders(self, prefix: str) -> Iterator[str]:
         assert prefix == "" or prefix.endswith("/"), prefix
-        self._check_root(prefix, "list")
-        with _translated(prefix, "list"):
+        with self._request(prefix, "list"):
+            self._check_root(prefix, "list")
             names = {key[len(prefix) :].partition("/")[0] for key in self._folder_keys(prefix)}
         return iter(sorted(names, key=str.encode))
 
     def close(self) -> None:
-        """Holds nothing open."""
+        """Ends waits for locks."""
+        self._closing.set()
 
     def __repr__(self) -> str:
         return f"<LocalDirectoryStore {self._root}>"
@@ -284,7 +311,7 @@ class LocalDirectoryStore:
 
     def _key(self, path: Path) -> str | None:
         parts = path.relative_to(self._root).parts
-        if parts[0] in (_LOCK_NAME, _TEMPORARY_FOLDER):
+        if parts[0] in (_OLD_LOCK, _TEMPORARY_FOLDER):
             return None
         return key_of("/".join(parts))
 
@@ -312,15 +339,58 @@ class LocalDirectoryStore:
             )
 
     @contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        self._make_folders()
-        with self._lock, open(self._root / _LOCK_NAME, "ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def _held(self, key: str, operation: str, path: Path) -> Iterator[bool]:
+        """Keeps others from replacing or deleting the object; yields whether it exists.
+
+        Raises TierUnavailable if it is another's for too long.
+        """
+        for _ in range(int(LOCK_WAIT_S_MAX / LOCK_POLL_S)):
+            descriptor = _open_if_there(path)
+            if descriptor is None:
+                yield False
+                return
+            try:
+                if _try_lock(descriptor) and _is_at(descriptor, path):
+                    yield True
+                    return
+            finally:
+                os.close(descriptor)
+            self._closing.wait(LOCK_POLL_S)
+        raise TierUnavailable(
+            key,
+            operation,
+            f"another process has held it for {LOCK_WAIT_S_MAX:.0f} s: is it stopped?",
+        )
+
+    @contextmanager
+    def _request(self, key: str, operation: str) -> Iterator[None]:
+        """A request to the store; raises file system errors as tier errors."""
+        try:
+            with self._silence:
+                yield
+        except (TierError, BodyUnreadable):
+            raise
+        except (OSError, DiskError) as error:
+            cause = error.__cause__ if isinstance(error, DiskError) else error
+            match cause:
+                # A put needs no object, so for a put it is the folder that is missing.
+                case FileNotFoundError() | NotADirectoryError() | IsADirectoryError() if (
+                    operation != "put"
+                ):
+                    raise ObjectNotFound(key, operation) from error
+                # A bad sector damages one object; TierUnavailable would be retried without end.
+                case OSError(errno=errno.EIO) if operation in ("get", "head"):
+                    raise ObjectCorrupt(key, operation, str(error)) from error
+                case OSError(errno=number) if number in NO_ROOM:
+                    raise StoreFull(key, operation, str(error)) from error
+                case PermissionError():
+                    raise AccessDenied(key, operation, str(error)) from error
+                case _:
+                    raise TierUnavailable(key, operation, str(error)) from error
 
     @contextmanager
     def _open(self, key: str, operation: str) -> Iterator[int]:
-        with _translated(key, operation):
+        with self._request(key, operation):
             path = self._path(check_key(key))
             try:
                 descriptor = _open_at_once(str(path), os.O_RDONLY)
@@ -340,12 +410,55 @@ class LocalDirectoryStore:
             files.check_regular(file.fileno())
             while block := file.read(BLOCK_BYTES):
                 crc = crc32c.crc32c(block, crc)
+                self._silence.note_progress()
             return _info(key, os.fstat(file.fileno()), crc)
 
 
 def _open_at_once(path: str, flags: int) -> int:
     """As `open`, but does not block on a pipe without a writer."""
     return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def _open_if_there(path: Path) -> int | None:
+    try:
+        # NFS locks only what may be written.
+        return _open_at_once(str(path), os.O_RDWR)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the open file still has this name: it may have been replaced before it was locked."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _link(staged: Path, path: Path) -> bool:
+    """Gives the file a second name, durably; returns False if that is taken."""
+    for _ in range(_STAGING_ATTEMPTS_MAX):
+        try:
+            _make_parents(path)
+            files.link(staged, path)
+        except DiskError as error:
+            if isinstance(error.__cause__, FileExistsError):
+                return False
+            # A deletion next to it has just removed the empty folder.
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+        else:
+            files.sync_directory(path.parent)
+            return True
+    raise FileNotFoundError(errno.ENOENT, "its folder is removed at once", str(path.parent))
 
 
 def _remove_unheld(path: Path) -> bool:
@@ -420,29 +533,3 @@ def _walk_files(folder: Path) -> Iterator[Path]:
             yield from _walk_files(Path(entry.path))
         else:
             yield Path(entry.path)
-
-
-@contextmanager
-def _translated(key: str, operation: str) -> Iterator[None]:
-    """Raises file system errors as tier errors."""
-    try:
-        yield
-    except (TierError, BodyUnreadable):
-        raise
-    except (OSError, DiskError) as error:
-        cause = error.__cause__ if isinstance(error, DiskError) else error
-        match cause:
-            # A put needs no object, so for a put it is the folder that is missing.
-            case FileNotFoundError() | NotADirectoryError() | IsADirectoryError() if (
-                operation != "put"
-            ):
-                raise ObjectNotFound(key, operation) from error
-            # A bad sector damages one object; TierUnavailable would be retried without end.
-            case OSError(errno=errno.EIO) if operation in ("get", "head"):
-                raise ObjectCorrupt(key, operation, str(error)) from error
-            case OSError(errno=number) if number in NO_ROOM:
-                raise StoreFull(key, operation, str(error)) from error
-            case PermissionError():
-                raise AccessDenied(key, operation, str(error)) from error
-            case _:
-                raise TierUnavailable(key, operation, str(error)) from error

@@ -394,11 +394,7 @@ class ColdReader:
     async def aborted_transactions(
         self, entry: SegmentEntry, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction]:
-        """Aborted transactions that overlap [start_offset, end_offset) and end in this segment.
-
-        One that began here may end in a later segment: ask the following ones too, until an
-        entry's `last_stable_offset` is at or beyond `end_offset`.
-        """
+        """Aborted transactions that touch this segment and overlap [start_offset, end_offset)."""
         if not entry.has_transactions:
             return []
         known = self._txn_indexes.find(entry.meta_key)

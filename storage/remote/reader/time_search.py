@@ -17,9 +17,8 @@ from strandline.storage.errors import (
     UnsupportedCodec,
 )
 from strandline.storage.model import Offset, TimestampMs, TimestampOffset
-from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.any_batch import iter_times, walk
 from strandline.storage.records.batch.max_timestamp import newest_in
-from strandline.storage.records.batch.record_times import iter_times
 from strandline.storage.remote.reader.chunk_cache import Chunk
 from strandline.storage.remote.reader.downloads import ChunkDownloads
 from strandline.storage.remote.segment.index import ChunkKey, SegmentIndex

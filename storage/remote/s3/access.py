@@ -152,7 +152,7 @@ class S3Access:
                     if not block:
                         detail = f"body ended after {done} of {size_bytes} bytes"
                         raise AgainError(TierUnavailable(key, "get", detail))
-                    self.attempts.note_progress()
+                    self.attempts.silence.note_progress()
                     yield block
                     done += len(block)
                 # The connection is reusable only after the end of the body was read.

@@ -22,14 +22,13 @@ from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
 from strandline.storage.errors import TierError, TierUnavailable
 from strandline.storage.remote.object_store.interface import Deadlines
+from strandline.storage.remote.silence import SLOW_BYTES_PER_S, Silence
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 PAUSES = Backoff(0.075, 3.75, jitter=1 / 3)
-# A slower transfer is abandoned; a request's deadline grows by its size at this rate.
-TRANSFER_BYTES_PER_S_MIN = 1024 * 1024
 
 
 class DeadlineError(Exception):
@@ -68,6 +67,7 @@ class Attempts:
         *,
         deadlines: Deadlines,
         clock: Clock,
+        silence: Silence,
         classify: Callable[[Exception, str, str], Failure],
     ) -> None:
         self._deadlines = deadlines
@@ -77,21 +77,7 @@ class Attempts:
         self._lock = threading.Lock()
         self._requests: Counter[str] = Counter()
         self._failed_attempt_count = 0
-        # Calls of `run` under way, and when the server last gave or took something.
-        self._running_count = 0
-        self._progress_s = 0.0
-
-    @property
-    def silent_s(self) -> float:
-        """For how long requests have been under way without any progress."""
-        with self._lock:
-            if not self._running_count:
-                return 0.0
-            return self._clock.monotonic_s() - self._progress_s
-
-    def note_progress(self) -> None:
-        """Notes that a part of a body was sent or received."""
-        self._progress_s = self._clock.monotonic_s()
+        self.silence = silence
 
     def statistics(self) -> AttemptStatistics:
         with self._lock:
@@ -123,17 +109,8 @@ class Attempts:
             # This includes the HEAD after a PUT of unknown outcome: a broker that stops while the
             # store hangs waits for one timeout, not for two.
             raise TierUnavailable(key, operation, "the store is closed")
-        with self._lock:
-            if not self._running_count:
-                self.note_progress()
-            self._running_count += 1
-        try:
-            result = self._run(key, operation, attempt, size_bytes, give_up_s, attempts_max)
-            self.note_progress()
-            return result
-        finally:
-            with self._lock:
-                self._running_count -= 1
+        with self.silence:
+            return self._run(key, operation, attempt, size_bytes, give_up_s, attempts_max)
 
     def _run(
         self,
@@ -144,7 +121,7 @@ class Attempts:
         give_up_s: float | None,
         attempts_max: int | None,
     ) -> T:
-        time_s = self._deadlines.request_s + size_bytes / TRANSFER_BYTES_PER_S_MIN
+        time_s = self._deadlines.request_s + size_bytes / SLOW_BYTES_PER_S
         deadline_s = self._clock.monotonic_s() + time_s
         if give_up_s is not None:
             deadline_s = min(deadline_s, give_up_s)

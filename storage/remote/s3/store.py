@@ -71,6 +71,7 @@ from strandline.storage.remote.s3.lifecycle import S3Lifecycle
 from strandline.storage.remote.s3.sdk_responses import bound_answers
 from strandline.storage.remote.s3.uploads import S3Uploads
 from strandline.storage.remote.s3.usage import S3Usage
+from strandline.storage.remote.silence import Silence
 from strandline.storage.urls import check_no_password
 
 if TYPE_CHECKING:
@@ -119,7 +120,12 @@ class S3Store:
         self._deadlines = deadlines
         self._clock = clock
         self._lock = threading.Lock()
-        self._attempts = Attempts(deadlines=deadlines, clock=clock, classify=self._failure)
+        self._attempts = Attempts(
+            deadlines=deadlines,
+            clock=clock,
+            silence=Silence(self.url, clock),
+            classify=self._failure,
+        )
         self._access = S3Access(
             bucket=bucket,
             prefix=self._prefix,
@@ -140,11 +146,6 @@ class S3Store:
     def endpoint_url(self) -> str | None:
         """The URL of the S3 endpoint; None for AWS."""
         return self._endpoint_url
-
-    @property
-    def silent_s(self) -> float:
-        """For how long requests have been under way without any progress."""
-        return self._attempts.silent_s
 
     def statistics(self) -> AttemptStatistics:
         return self._attempts.statistics()

@@ -26,7 +26,8 @@ from strandline.storage.remote.object_store.interface import (
     PutBody,
     checksum,
 )
-from strandline.storage.remote.s3.attempts import TRANSFER_BYTES_PER_S_MIN, DeadlineError
+from strandline.storage.remote.s3.attempts import DeadlineError
+from strandline.storage.remote.silence import SLOW_BYTES_PER_S
 from strandline.storage.system import crc32c
 
 _READ_BYTES = 1024 * 1024
@@ -37,7 +38,7 @@ BLOCK_BYTES = 256 * 1024
 SDK_BLOCK_BYTES = 16 * 1024
 # A body slower than this, for as long as a socket may be silent, has stalled. The deadline of a
 # request allows four times as much, so time is left for further attempts.
-PROGRESS_BYTES_PER_S_MIN = TRANSFER_BYTES_PER_S_MIN // 4
+PROGRESS_BYTES_PER_S_MIN = SLOW_BYTES_PER_S // 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -234,7 +234,7 @@ class S3Uploads:
             clock=self._access.clock,
             deadline_s=deadline_s,
             progress_s=self._access.deadlines.read_s,
-            on_progress=self._access.attempts.note_progress,
+            on_progress=self._access.attempts.silence.note_progress,
         )
 
     def _send(self, upload: _Upload, attempt: Callable[[float], str]) -> ObjectInfo:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from strandline.storage.errors import CorruptRecords
 from strandline.storage.records.batch import any_batch
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch.old_messages import is_old, message_bytes
 from strandline.storage.system import crc32c
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 _OFFSET_MAX = 2**63 - 1
 # The head of a batch up to the last offset delta; see records/batch.py for the whole.
 _BATCH_HEAD = struct.Struct(">qiibIhi")
-_MAGIC_POSITION = 16
 
 
 class BatchIndex(NamedTuple):
@@ -47,11 +45,9 @@ def index_batches(view: memoryview, base_offset: Offset) -> BatchIndex:
     batch_magic = batch_format.MAGIC
     position, expected_offset = 0, base_offset
     while position < end:
-        if end - position < header_bytes:
-            if not is_old(view, position):
-                raise CorruptRecords(f"{end - position} bytes after the last batch")
-            magic = view[position + _MAGIC_POSITION]
-        else:
+        # A message of an old format may be shorter than a header.
+        magic = None
+        if end - position >= header_bytes:
             offset, length, _, magic, crc, _, last_offset_delta = read_head(view, position)
         if magic == batch_magic:
             batch_end = position + overhead_bytes + length
@@ -69,16 +65,13 @@ def index_batches(view: memoryview, base_offset: Offset) -> BatchIndex:
             ):
                 raise CorruptRecords(f"offset {offset} follows {expected_offset}")
             expected_offset = offset + last_offset_delta + 1
-        elif is_old(view, position):
-            batch_end = position + message_bytes(view, position)
+        else:
             header = any_batch.read_header(view, position)
             any_batch.check_crc(view, header, position)
-            offset = header.base_offset
+            batch_end, offset = position + header.size_bytes, header.base_offset
             if offset < expected_offset or header.next_offset > _OFFSET_MAX:
                 raise CorruptRecords(f"offset {offset} follows {expected_offset}")
             expected_offset = header.next_offset
-        else:
-            raise CorruptRecords(f"no batch at {position}: magic {magic}")
         position = batch_end
         base_offsets.append(offset)
         next_offsets.append(expected_offset)

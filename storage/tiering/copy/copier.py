@@ -1,4 +1,5 @@
-"""Copies one closed segment into the bucket, without committing or freeing anything.
+"""Copies one closed segment into the bucket, without committing or freeing anything; where the
+archive ends inside it, from there on.
 
     1 flush      the segment and all earlier ones are durable on this disk, but no later one
     2 inspect    every batch checked; checksum, counts, time bounds, chunks (own process);
@@ -58,6 +59,7 @@ from strandline.storage.model import (
     Epoch,
     EpochStart,
     Offset,
+    Position,
     TopicIdPartition,
 )
 from strandline.storage.records.txn_index import decode_entries
@@ -71,6 +73,7 @@ from strandline.storage.tiering.copy.inspector import InspectionRequest, Segment
 from strandline.storage.tiering.copy.recompression import Recompression, nameless_file
 from strandline.storage.tiering.copy.segment_sections import entry_of, sections_of
 from strandline.storage.tiering.copy.upload import UploadPoints, upload_segment
+from strandline.storage.tiering.log.segment_views import position_of
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.policy.lifecycle import SegmentVerdict
 from strandline.storage.tiering.policy.object_options import object_options
@@ -99,6 +102,8 @@ class CopySource:
     segment: LogSegment
     base_offset: Offset
     end_offset: Offset
+    # Where the copy begins in the segment's file.
+    position: Position
     keys: SegmentKeys
     leader_epochs: tuple[EpochStart, ...]
     # Every aborted transaction that touches the segment, wherever its marker lies. None is open:
@@ -162,7 +167,10 @@ class SegmentCopier:
     def begin(
         self, unified_log: UnifiedLog, wanted: SegmentVerdict, *, leader_epoch: Epoch
     ) -> Copying:
-        """Starts to upload the closed segment with these offsets; `finish` waits for it."""
+        """Starts to upload what a closed segment has of these offsets; `finish` waits for it.
+
+        Raises CorruptFile if the segment has no border there.
+        """
         local = unified_log.local
         # Found by its end: `wanted` may begin with segments that compaction emptied.
         segment = next(
@@ -178,6 +186,7 @@ class SegmentCopier:
             segment=segment,
             base_offset=base_offset,
             end_offset=wanted.end_offset,
+            position=position_of(segment, base_offset),
             keys=segment_keys(
                 partition, base_offset=base_offset, leader_epoch=leader_epoch, unique=new_unique()
             ),
@@ -235,19 +244,19 @@ class SegmentCopier:
         self._check_wanted(source)
         local.flush(source.end_offset)  # 1
         if source.recompression_level is None:
-            return self._copy_inspected(source, self._inspect(source), source.segment.log_path)
+            return self._copy_inspected(source, self._inspect(source))
         with nameless_file(source.segment.log_path.parent) as path:
             wanted = Recompression(path=path, level=source.recompression_level)
             facts = self._inspect(source, wanted)
             is_rewritten = facts.recompressed_from_bytes is not None
             if is_rewritten:
                 crash_point(COPY_AFTER_REWRITE)
-            return self._copy_inspected(
-                source, facts, path if is_rewritten else source.segment.log_path
-            )
+            return self._copy_inspected(source, facts, path if is_rewritten else None)
 
-    def _copy_inspected(self, source: CopySource, facts: SegmentFacts, path: Path) -> SegmentEntry:
-        """Steps 3 to 5 for the inspected file at `path`."""
+    def _copy_inspected(
+        self, source: CopySource, facts: SegmentFacts, rewritten: Path | None = None
+    ) -> SegmentEntry:
+        """Steps 3 to 5 for the inspected segment, or what was made of it."""
         segment, keys = source.segment, source.keys
         self._check_wanted(source)
         meta = segment_meta.encode(_sections(source, facts))
@@ -256,7 +265,8 @@ class SegmentCopier:
                 self._store,
                 keys,
                 FileBody(
-                    path=path,
+                    path=rewritten or segment.log_path,
+                    start=0 if rewritten else source.position,
                     size_bytes=facts.size_bytes,
                     crc32c=facts.crc32c,
                     options=source.options,
@@ -275,8 +285,7 @@ class SegmentCopier:
             meta,
             base_offset=source.base_offset,
             end_offset=segment.end_offset,
-            # Any transactional batch, committed or not: without one, a reader need not search
-            # later segments for aborted transactions either.
+            # Any transactional batch, committed or not.
             has_transactions=bool(facts.transactional_batch_count or facts.control_batch_count),
             recompressed_from_bytes=facts.recompressed_from_bytes,
             uploaded_ms=self._clock.now_ms(),
@@ -311,6 +320,7 @@ class SegmentCopier:
                 path=segment.log_path,
                 base_offset=source.base_offset,
                 end_offset=segment.end_offset,
+                position=source.position,
                 offsets=source.offsets,
                 recompression=recompression,
             ),
@@ -318,9 +328,10 @@ class SegmentCopier:
         )
         rewritten_bytes = facts.recompressed_from_bytes
         found_bytes = facts.size_bytes if rewritten_bytes is None else rewritten_bytes
-        if found_bytes != segment.size_bytes:
+        expected_bytes = segment.size_bytes - source.position
+        if found_bytes != expected_bytes:
             raise CorruptFile(
-                f"{segment.log_path} has {found_bytes} bytes, {segment.size_bytes} expected"
+                f"{segment.log_path} has {found_bytes} bytes, {expected_bytes} expected"
             )
         if facts.unreadable_batch_count:
             log.warning(
@@ -353,9 +364,8 @@ def _sections(source: CopySource, facts: SegmentFacts) -> dict[Section, Buffer]:
     aborted = set(source.aborted)
     if segment.txn_index_path.exists():
         # Decoding refuses a torn index, with which aborted records would always be visible.
-        aborted.update(
-            decode_entries(_read(segment.txn_index_path), source=str(segment.txn_index_path))
-        )
+        indexed = decode_entries(_read(segment.txn_index_path), source=str(segment.txn_index_path))
+        aborted.update(one for one in indexed if one.last_offset >= source.base_offset)
     return sections_of(
         facts,
         leader_epochs=source.leader_epochs,

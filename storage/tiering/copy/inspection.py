@@ -26,6 +26,7 @@ from strandline.storage.errors import CorruptRecords, DiskError
 from strandline.storage.model import (
     EpochStart,
     Offset,
+    Position,
 )
 from strandline.storage.records.batch.batch import Batch, BatchHeader
 from strandline.storage.records.columns.key_filter import KeyFilter, KeyFilterBuilder
@@ -90,12 +91,13 @@ class SegmentFacts:
 def inspect_segment(
     path: Path,
     *,
+    position: Position = 0,
     base_offset: Offset,
     end_offset: Offset,
     walk: Walk | None = None,
     offsets: Offsets = Offsets.EVERY,
 ) -> SegmentFacts:
-    """Reads the segment file once, from its first byte to its last; `walk` None takes a new one.
+    """Reads the segment file once, from `position` to its end; `walk` None takes a new one.
 
     Raises CorruptRecords if a batch fails its CRC or the offsets are not [base_offset, end_offset)
     (with SOME: not in there), DiskError if the file cannot be read.
@@ -111,7 +113,7 @@ def inspect_segment(
     # The map is released with the last view on it; closing it here would fail while a decoder
     # still holds a slice.
     return inspect_records(
-        memoryview(mapped),
+        memoryview(mapped)[position:],
         base_offset=base_offset,
         end_offset=end_offset,
         walk=walk or AdaptiveWalk(),

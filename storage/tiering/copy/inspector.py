@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from strandline.storage.clock import Clock
 from strandline.storage.errors import StrandlineError
-from strandline.storage.model import Offset
+from strandline.storage.model import Offset, Position
 from strandline.storage.system.child_process import (
     ChildFailed,
     ChildOwner,
@@ -38,7 +38,8 @@ class InspectionFailed(ChildFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectionRequest:
-    """A closed segment file, and the offsets it must hold: [base_offset, end_offset).
+    """A closed segment file, and the offsets it must hold from `position` to its end: [base_offset,
+    end_offset).
 
     With `recompression` it is rewritten first, and the facts describe the rewritten file.
     """
@@ -46,6 +47,7 @@ class InspectionRequest:
     path: Path
     base_offset: Offset
     end_offset: Offset
+    position: Position = 0
     offsets: Offsets = Offsets.EVERY
     recompression: Recompression | None = None
 
@@ -53,9 +55,7 @@ class InspectionRequest:
 class SegmentInspector(ChildOwner):
     """Owner of the inspecting child process. Thread-safe; one inspection at a time."""
 
-    def __init__(
-        self, clock: Clock, start: Callable[[str], ChildProcess] = ChildProcess
-    ) -> None:
+    def __init__(self, clock: Clock, start: Callable[[str], ChildProcess] = ChildProcess) -> None:
         super().__init__(__name__, clock, start)
         self._lock = threading.Lock()
 
@@ -90,13 +90,14 @@ class SegmentInspector(ChildOwner):
 
 def carry_out(request: InspectionRequest, walk: Walk | None = None) -> SegmentFacts:
     """Inspects in this process. Raises CorruptRecords, DiskError."""
-    path, rewritten = request.path, None
+    path, position, rewritten = request.path, request.position, None
     if request.recompression is not None:
-        done = recompress_segment(request.path, request.recompression)
+        done = recompress_segment(path, request.recompression, position=position)
         if done.batch_count:
-            path, rewritten = request.recompression.path, done.source_size_bytes
+            path, position, rewritten = request.recompression.path, 0, done.source_size_bytes
     facts = inspect_segment(
         path,
+        position=position,
         base_offset=request.base_offset,
         end_offset=request.end_offset,
         walk=walk,

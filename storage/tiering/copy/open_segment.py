@@ -1,7 +1,8 @@
 """Uploads what lies behind the archive's end in parts, so that losing the machine loses little.
 
     archive ... ][ part ][ part ][part]
-                 [ closed segment ][ open segment ...     those that cannot be copied yet
+           [ closed segment ][ open segment ...     those that cannot be copied yet, from the end of
+                                                    the archive up to the high watermark
 
     1 flush      the log first, so that the bucket never has records that the disk may lose
     2 put        a part with the new batches               crash point tail.after-part
@@ -24,7 +25,7 @@ new goes to the bucket, and what is there stays (KIP-950).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -43,7 +44,7 @@ from strandline.storage.remote.manifest.open_segment import TailPart
 from strandline.storage.remote.object_store.interface import ObjectStore, checksum
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
-from strandline.storage.tiering.partition.open_segment_parts import is_prefix_of
+from strandline.storage.tiering.partition.open_segment_parts import LogRun, log_from
 from strandline.storage.tiering.policy.quota import TierQuota
 
 # A part is read into memory; only a single larger batch exceeds this.
@@ -58,7 +59,9 @@ PARTS_MAX = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Extent:
-    """A segment behind the archive at one moment; it begins `position` bytes behind the first."""
+    """What is replicated of a segment behind the archive at one moment. Its file begins `position`
+    bytes behind the first part, or before it, if the archive ends inside.
+    """
 
     segment: LogSegment
     position: Position
@@ -70,17 +73,17 @@ class _Extent:
         return self.position + self.size_bytes
 
 
-def _extents(segments: Sequence[LogSegment]) -> Iterator[_Extent]:
-    position = 0
-    for segment in segments:
-        extent = _Extent(
-            segment=segment,
-            position=position,
-            size_bytes=segment.size_bytes,
-            end_offset=segment.end_offset,
-        )
-        yield extent
-        position = extent.end_position
+def _extents(run: LogRun, high_watermark: Offset) -> list[_Extent]:
+    extents: list[_Extent] = []
+    position = -run.position
+    for segment in run.segments:
+        border = segment.locate(high_watermark)
+        size, end = border or (segment.size_bytes, segment.end_offset)
+        extents.append(_Extent(segment=segment, position=position, size_bytes=size, end_offset=end))
+        if border is not None:
+            break
+        position += size
+    return extents
 
 
 def tail_check_ms(interval_ms: int, upload_ms: int) -> int:
@@ -110,7 +113,8 @@ class OpenSegmentCopier:
     async def copy(
         self,
         local: LocalLog,
-        segments: Sequence[LogSegment],
+        base_offset: Offset,
+        extents: Sequence[_Extent],
         tail: Sequence[TailPart],
         partition: TopicIdPartition,
         *,
@@ -118,24 +122,26 @@ class OpenSegmentCopier:
     ) -> tuple[TailPart, ...]:
         """Uploads a part; returns the parts to commit: those of `tail` that stay, and the new one.
 
-        `segments` must begin with `tail` and have more. Raises DiskError, TierError.
+        `extents` must begin with `tail` and have more; the first part begins at `base_offset`.
+        Raises CorruptFile, DiskError, TierError.
         """
         position = tail[-1].end_position if tail else 0
-        extent = next(one for one in _extents(segments) if one.end_position > position)
+        base_offset = tail[-1].end_offset if tail else base_offset
+        extent = next(one for one in extents if one.end_position > position)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._executor, local.flush, extent.end_offset)  # 1
-        call = partial(self._put, extent, tuple(tail), partition, leader_epoch)
+        call = partial(self._put, extent, base_offset, tuple(tail), partition, leader_epoch)
         return await loop.run_in_executor(self._executor, call)  # 2
 
     def _put(
         self,
         extent: _Extent,
+        base_offset: Offset,
         tail: tuple[TailPart, ...],
         partition: TopicIdPartition,
         leader_epoch: Epoch,
     ) -> tuple[TailPart, ...]:
         position = tail[-1].end_position if tail else 0
-        base_offset = tail[-1].end_offset if tail else extent.segment.base_offset
         size_bytes = min(extent.end_position - position, PART_BYTES_MAX)
         kept = list(tail)
         is_crowded = len(tail) >= PARTS_MANY
@@ -147,7 +153,9 @@ class OpenSegmentCopier:
             size_bytes += swallowed.size_bytes
         file, file_position = extent.segment.file(), position - extent.position
         # Whatever max.message.bytes allows, a part holds a batch at least.
-        _, batch_length = LOG_OVERHEAD.unpack(file.read_at(file_position, LOG_OVERHEAD.size))
+        first, batch_length = LOG_OVERHEAD.unpack(file.read_at(file_position, LOG_OVERHEAD.size))
+        if first < base_offset:
+            raise CorruptFile(f"the archive ends at {base_offset}, inside the batch at {first}")
         size_bytes = max(size_bytes, LOG_OVERHEAD.size + batch_length)
         content = file.read_at(file_position, size_bytes)
         end_offset = extent.end_offset
@@ -217,18 +225,29 @@ class OpenSegmentSteps:
     async def step(self) -> bool:
         """Uploads and commits a part if one is due; True if there is more. Raises StorageError."""
         owner, local = self._owner, self._owner.log.local
-        cut_count, segments = local.cut_count, self._segments()
-        tail = await self._tail_that_fits(segments)
-        if not self._is_due(owner.log, segments, tail) or len(tail) >= PARTS_MAX:
+        waiting = owner.log.judge().not_copyable_yet
+        if not waiting:
+            # The first segment is copied soon.
+            self._waiting_since_s = None
+            return False
+        cut_count, run = local.cut_count, log_from(local, waiting[0].base_offset)
+        tail = await self._tail_that_fits(run)
+        extents = _extents(run, local.high_watermark)
+        if not self._is_due(owner.log, extents, tail) or len(tail) >= PARTS_MAX:
             return False
         if await self._copier.quota.wait_a_step():
             return True
         await owner.ensure_manifest()
         if owner.life.is_detached():
             return False
-        manifest, end_offset = owner.manifest(), local.end_offset
+        manifest, extents = owner.manifest(), _extents(run, local.high_watermark)
         parts = await self._copier.copy(
-            local, segments, tail, owner.remote.partition, leader_epoch=owner.leader_epoch
+            local,
+            run.base_offset,
+            extents,
+            tail,
+            owner.remote.partition,
+            leader_epoch=owner.leader_epoch,
         )
         self._copier.quota.record(parts[-1].size_bytes)
         if owner.life.is_detached() or local.cut_count != cut_count:
@@ -236,38 +255,25 @@ class OpenSegmentSteps:
             return not owner.life.is_detached()
         await owner.commit(manifest.with_tail(parts, marked_ms=owner.clock.now_ms()))  # 3
         crash_point(TAIL_AFTER_COMMIT)
-        self._note_checked(segments, cut_count)
-        if parts[-1].end_offset < end_offset:
+        self._note_checked(run.segments, cut_count)
+        if parts[-1].end_offset < extents[-1].end_offset:
             # The remaining records are as old: they are due as well.
             return True
         self._waiting_since_s = None
         return False
 
-    def _segments(self) -> Sequence[LogSegment]:
-        """Returns the local segments behind the archive; none if the first one is copied soon."""
-        waiting = self._owner.log.judge().not_copyable_yet
-        if not waiting:
-            return ()
-        return tuple(
-            segment
-            for segment in self._owner.log.local.segments
-            if segment.is_active
-            or (segment.size_bytes and segment.end_offset > waiting[0].base_offset)
-        )
-
-    async def _tail_that_fits(self, segments: Sequence[LogSegment]) -> tuple[TailPart, ...]:
+    async def _tail_that_fits(self, run: LogRun) -> tuple[TailPart, ...]:
         """Returns the committed parts, if the log behind the archive begins with them."""
         owner = self._owner
         tail = () if owner.remote.manifest is None else owner.remote.manifest.tail
-        if not tail or not segments or tail[0].base_offset != segments[0].base_offset:
+        if not tail:
             return ()
-        local = owner.log.local
-        cut_count = local.cut_count
-        covered = [s for s in segments if s.base_offset < tail[-1].end_offset]
+        cut_count = owner.log.local.cut_count
+        covered = [s for s in run.segments if s.base_offset < tail[-1].end_offset]
         is_checked = cut_count == self._checked_cut_count and self._checked.issuperset(covered)
-        if not is_checked:
+        if not is_checked or tail[0].base_offset != run.base_offset:
             # After a start: the disk may have diverged from the bucket. The cleaner replaces files.
-            if not await owner.threads.run(partial(is_prefix_of, tail, local)):
+            if not await owner.threads.run(partial(run.begins_with, tail)):
                 return ()
             self._note_checked(covered, cut_count)
         return tail
@@ -276,14 +282,13 @@ class OpenSegmentSteps:
         self._checked, self._checked_cut_count = WeakSet(segments), cut_count
 
     def _is_due(
-        self, unified_log: UnifiedLog, segments: Sequence[LogSegment], tail: Sequence[TailPart]
+        self, unified_log: UnifiedLog, extents: Sequence[_Extent], tail: Sequence[TailPart]
     ) -> bool:
-        """Returns whether records of `segments` behind `tail` have waited as long as they may."""
+        """Returns whether records of `extents` behind `tail` have waited as long as they may."""
         upload_ms = unified_log.config.strandline_remote_active_segment_upload_ms
         is_wanted = upload_ms >= 0 and unified_log.local.is_being_copied
-        waiting_bytes = sum(segment.size_bytes for segment in segments)
-        has_more = waiting_bytes > (tail[-1].end_position if tail else 0)
-        has_more = has_more and unified_log.local.end_offset > unified_log.log_start_offset
+        has_more = extents[-1].end_position > (tail[-1].end_position if tail else 0)
+        has_more = has_more and unified_log.high_watermark > unified_log.log_start_offset
         if not is_wanted or not has_more:
             self._waiting_since_s = None
             return False

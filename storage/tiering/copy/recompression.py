@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.storage.errors import CorruptRecords, DiskError, UnsupportedCodec
+from strandline.storage.model import Position
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.batch import BatchHeader
 from strandline.storage.records.batch.recompression import recompressed
@@ -62,8 +63,11 @@ def nameless_file(folder: Path) -> Iterator[Path]:
         raise DiskError(f"no temporary file in {folder}: {error.strerror}") from error
 
 
-def recompress_segment(source: Path, wanted: Recompression) -> Recompressed:
-    """Writes the batches of `source` to `wanted.path`, rewritten where that makes them smaller.
+def recompress_segment(
+    source: Path, wanted: Recompression, *, position: Position = 0
+) -> Recompressed:
+    """Writes the batches of `source` from `position` on to `wanted.path`, rewritten where that
+    makes them smaller.
 
     Raises CorruptRecords at a batch with a wrong CRC, DiskError.
     """
@@ -74,6 +78,7 @@ def recompress_segment(source: Path, wanted: Recompression) -> Recompressed:
             if not size_bytes:
                 raise CorruptRecords(f"{source} is empty")
             view = memoryview(mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ))
+            view = view[position:]
             end = 0
             for batch in walk(view, verify_crc=True):
                 end = batch.end_position
@@ -81,11 +86,11 @@ def recompress_segment(source: Path, wanted: Recompression) -> Recompressed:
                 smaller = _smaller(encoded, batch.header, wanted.level)
                 count += smaller is not None
                 target.write(encoded if smaller is None else smaller)
-            if end != size_bytes:
-                raise CorruptRecords(f"{size_bytes - end} bytes after the last whole batch")
+            if end != len(view):
+                raise CorruptRecords(f"{len(view) - end} bytes after the last whole batch")
     except OSError as error:
         raise DiskError(f"cannot rewrite {source}: {error.strerror}") from error
-    return Recompressed(source_size_bytes=size_bytes, batch_count=count)
+    return Recompressed(source_size_bytes=len(view), batch_count=count)
 
 
 def _smaller(encoded: memoryview, header: BatchHeader, level: int) -> bytearray | None:

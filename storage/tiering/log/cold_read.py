@@ -1,7 +1,7 @@
 """Reads one partition's archived records: the segment, its batches, its aborted transactions.
 
     offset -> entry of the manifest -> chunks of the segment -> whole batches
-                                    -> its transaction index, and those of later segments
+                                    -> its transaction index
 
 In a compacted log many segments in a row may have only the last batches of producers left, without
 records. Reads skip them: librdkafka takes a row of empty responses for a batch that does not fit,
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from strandline.storage.remote.manifest.entries import SegmentEntry
     from strandline.storage.remote.reader.cold_reader import ColdRead
     from strandline.storage.tiering.log.remote_log import RemoteLog
-
-OFFSET_MAX = 2**63 - 1
 
 T = TypeVar("T")
 
@@ -67,7 +65,7 @@ async def read(
     Raises OffsetOutOfRange below the log start, TierError if the archive cannot be read now or
     is damaged.
     """
-    end_offset = None if isolation is Isolation.READ_UNCOMMITTED else log.local.last_stable_offset
+    end_offset = log.local.readable_end(isolation)
 
     async def read_once() -> tuple[SegmentEntry, Offset, ColdRead]:
         wanted = offset
@@ -171,32 +169,20 @@ async def _aborted_from(
 ) -> Sequence[AbortedTransaction]:
     """Aborted transactions that touch [start_offset, end_offset), which begins in `entry`.
 
-    A transaction is listed where its marker lies, which may be segments later, so the search
-    goes on until an entry says that the last stable offset had passed the range by then. A
-    range without transactional batches needs no search: the manifest says so.
+    Each segment's index has all that touch it, wherever their markers lie. Raises
+    OffsetOutOfRange if the index was removed meanwhile: then nothing says what was aborted.
     """
-    aborted: set[AbortedTransaction] = set()
-    is_transactional = False
     if not entry.has_transactions and end_offset <= entry.end_offset:
-        # The common case: nothing after the segment needs to be read.
+        # The common case: no manifest page needs to be read.
         return []
-    async for later in remote.entries_from(entry.base_offset):
-        if later.base_offset >= end_offset and not is_transactional:
-            return []
-        is_transactional = is_transactional or later.has_transactions
-        if not later.has_transactions:
-            continue
-        listed = await of_segment(
-            later, remote.reader.aborted_transactions(later, start_offset, OFFSET_MAX)
+    entry = await _entry_for(log, remote, start_offset)
+    aborted: set[AbortedTransaction] = set()
+    async for read in remote.entries_from(entry.base_offset):
+        if read.base_offset >= end_offset:
+            break
+        aborted.update(
+            await of_segment(
+                read, remote.reader.aborted_transactions(read, start_offset, end_offset)
+            )
         )
-        aborted.update(t for t in listed if t.first_offset < end_offset)
-        # Segments list transactions that end behind them too, of which this is not true.
-        ended = (t for t in listed if t.last_offset < later.end_offset)
-        if any(t.last_stable_offset >= end_offset for t in ended):
-            return sorted(aborted, key=_first_offset)
-    aborted.update(log.local.aborted_transactions(start_offset, end_offset))
-    return sorted(aborted, key=_first_offset)
-
-
-def _first_offset(transaction: AbortedTransaction) -> Offset:
-    return transaction.first_offset
+    return sorted(aborted, key=lambda transaction: transaction.first_offset)

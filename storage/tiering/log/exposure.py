@@ -1,6 +1,6 @@
 """What one machine alone has of a log: the records that would be lost if it burned now.
 
-    log start        archive's end      end of the pieces           end
+    log start        archive's end      end of the pieces      high watermark
         |  in the archive  |  pieces of the open segment  |  exposed  |
 
 Records are counted by their offsets, so a compacted log and its markers count as more. Bytes are
@@ -107,10 +107,10 @@ def covered_by(unified_log: UnifiedLog, remote: RemoteLog) -> Covered | None:
 
 def exposure(local: LocalLog, covered: Covered, *, age_s: float, promised_ms: int = -1) -> Exposure:
     """Returns the records of `local` behind `covered`; `promised_ms` is -1 without a promise."""
-    if covered.end_offset >= local.end_offset:
+    if covered.end_offset >= local.high_watermark:
         return Exposure()
     return Exposure(
-        record_count=local.end_offset - covered.end_offset,
+        record_count=local.high_watermark - covered.end_offset,
         size_bytes=bytes_behind(local, covered),
         age_s=age_s,
         late_s=0.0 if promised_ms < 0 else max(0.0, age_s - promised_ms / 1000),

@@ -27,6 +27,8 @@ from strandline.storage.errors import (
     UnsupportedFormat,
 )
 from strandline.storage.model import (
+    NO_EPOCH,
+    Epoch,
     Offset,
     TimestampMs,
     TopicIdPartition,
@@ -133,6 +135,14 @@ class RemoteLog:
         """Exclusive end of the committed archive; None while it is empty or unknown."""
         manifest = self.manifest
         return None if manifest is None or manifest.is_empty else manifest.end_offset
+
+    @property
+    def last_epoch(self) -> Epoch:
+        """Leader epoch of the last archived record; NO_EPOCH while that is not known."""
+        manifest = self.manifest
+        if manifest is None or not manifest.segments:
+            return NO_EPOCH
+        return manifest.segments[-1].leader_epochs[-1].epoch
 
     @property
     def log_start_offset(self) -> Offset:

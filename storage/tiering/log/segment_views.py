@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 
 from strandline.storage.local.segment.segment import LogSegment
-from strandline.storage.model import Offset, TimestampMs
+from strandline.storage.model import Offset, Position, TimestampMs
 from strandline.storage.tiering.policy.lifecycle import SegmentView
 
 
@@ -39,6 +39,14 @@ def segment_views(segments: Sequence[LogSegment], *, with_times: bool) -> list[S
         )
         base_offset = None
     return views
+
+
+def position_of(segment: LogSegment, offset: Offset) -> Position:
+    """Where the batches from `offset` on begin in the segment's file. Raises CorruptFile."""
+    if offset <= segment.base_offset:
+        return 0
+    found = segment.locate(offset)
+    return segment.size_bytes if found is None else found.position
 
 
 def newest_ms(segment: LogSegment) -> TimestampMs:

@@ -1,8 +1,8 @@
 """One partition over both tiers: one sequence of offsets, two places.
 
-    log start            local start           remote end   last stable     end
-        |                     |                    |             |           |
-        [ remote ][ remote ][ remote / local ][ local ][ local, active ... ]
+    log start            local start       remote end  last stable  high watermark  end
+        |                     |                |            |             |          |
+        [ remote ][ remote ][ remote / local ][ local ][ local, active ............. ]
         |---- read_remote ---|------------------ read ----------------------|
 
 Invariants: log start <= local start where the archive covers what lies between; the archive ends
@@ -11,8 +11,8 @@ at or above the local start; log start and remote end never go back.
 Reads at or above the local start are synchronous and never touch the network. Only offsets below
 it are cold (`cold_read.py`), and those wait in the reader's own threads.
 
-With one replica the high watermark is the end offset; the last stable offset limits what is copied
-and what `read_committed` sees.
+The high watermark is the local log's, and ends what consumers read and deletions remove. The last
+stable offset, at most as high, ends what is copied and what `read_committed` sees.
 """
 
 from __future__ import annotations
@@ -113,6 +113,7 @@ class UnifiedLog:
         """
         assert local.topic_partition == self.local.topic_partition, (local, self.local)
         local.update_config(self.local.config)
+        local.advance_high_watermark(min(self.local.high_watermark, local.end_offset))
         self.local = local
         self._tell_local()
 
@@ -145,8 +146,8 @@ class UnifiedLog:
         return self.local.end_offset
 
     @property
-    def last_stable_offset(self) -> Offset:
-        return self.local.last_stable_offset
+    def high_watermark(self) -> Offset:
+        return self.local.high_watermark
 
     @property
     def highest_remote_offset(self) -> Offset:
@@ -251,6 +252,7 @@ class UnifiedLog:
     ) -> LocalRead | None:
         """Whole batches from the local tier; None if `offset` is cold: ask `read_remote`.
 
+        No batch at or behind the end of what the isolation may read: without an error, as in Kafka.
         Raises OffsetOutOfRange outside [log start, end], TierUnavailable while these are unknown.
         """
         local = self.local
@@ -263,9 +265,7 @@ class UnifiedLog:
         return local.read(
             offset,
             bytes_max=bytes_max,
-            end_offset=(
-                None if isolation is Isolation.READ_UNCOMMITTED else local.last_stable_offset
-            ),
+            end_offset=local.readable_end(isolation),
             at_least_one_batch=at_least_one_batch,
         )
 
@@ -349,14 +349,14 @@ class UnifiedLog:
         OffsetOutOfRange above the high watermark.
         """
         if before_offset == TO_HIGH_WATERMARK:
-            before_offset = self.end_offset
-        if not 0 <= before_offset <= self.end_offset:
+            before_offset = self.high_watermark
+        if not 0 <= before_offset <= self.high_watermark:
             raise self.out_of_range(before_offset)
         return self.move_log_start(before_offset)
 
     def move_log_start(self, offset: Offset) -> Offset:
         """Moves the log start to at least `offset`; returns it."""
-        assert offset <= self.local.end_offset, (offset, self)
+        assert offset <= self.high_watermark, (offset, self)
         self._log_start_known = True
         if offset > self.log_start_offset:
             self.log_start_offset = offset
@@ -374,6 +374,8 @@ class UnifiedLog:
         assert self.remote is not None
         manifest = self.remote.manifest
         if manifest is not None:
+            # What was deleted there was below the high watermark; this disk's may be older.
+            self.local.advance_high_watermark(manifest.log_start_offset)
             self.move_log_start(manifest.log_start_offset)
         elif not self._log_start_known:
             self.move_log_start(self.local.start_offset)
@@ -407,10 +409,20 @@ class UnifiedLog:
             manifest_known=remote is not None and remote.life.is_settled,
             fenced=remote is not None and remote.life.is_fenced,
             cleaned_offset=(self.local.cleaned_offset or 0) if config.is_compacted else None,
+            has_archived_past=self._has_archived_past(),
             now_ms=self.local.clock.now_ms(),
             copy_lag_ms=lag_ms,
             copy_lag_bytes=lag_bytes,
         )
+
+    def _has_archived_past(self) -> bool:
+        """Whether this log ended as the archive does, where the archive ends: records of one offset
+        and one leader epoch are one record, and so are all before them.
+        """
+        remote = self.remote
+        if remote is None or remote.end_offset is None:
+            return True
+        return self.local.leader_epochs.epoch_for(remote.end_offset - 1) == remote.last_epoch
 
     def _archived_below(self) -> Offset | None:
         """Archived end, above which only this disk has records; None while unknown."""
@@ -430,7 +442,7 @@ class UnifiedLog:
         freeable_end = self.judge().freeable_end_offset
         if freeable_end is None:
             return []
-        limit = min(end_offset, freeable_end)
+        limit = min(end_offset, freeable_end, self.high_watermark)
         freed = [s for s in self.local.segments if not s.is_active and s.end_offset <= limit]
         if freed:
             crash_point(DELETE_BEFORE_LOCAL)
@@ -469,5 +481,5 @@ class UnifiedLog:
         return (
             f"<UnifiedLog {self.topic_partition} start={self.log_start_offset} "
             f"local={self.local.start_offset} remote_end={self.highest_remote_offset + 1} "
-            f"end={self.local.end_offset}>"
+            f"high_watermark={self.high_watermark} end={self.local.end_offset}>"
         )

@@ -3,6 +3,7 @@
 One step, under the partition's lock; each file numbers its own steps:
 
     load       the manifest, if it must be read; log start := the higher of both   manifest_owner.py
+    claim      the manifest, if an earlier leader wrote it                         manifest_owner.py
     copy       the log start into the manifest, then a closed segment,                copy/steps.py
                or a part of those that cannot be copied yet                    copy/open_segment.py
     expire     segments below the log start                                           expiration.py
@@ -177,6 +178,7 @@ class PartitionTiering:
         await owner.load_if_needed()
         if not owner.life.may_commit or not self._health.takes_writes:
             return False
+        await owner.claim()
         await owner.move_log_start()
         if self.remote.manifest is not None:
             # Its topic may have been altered, and nothing more may be copied for a long time.
@@ -240,7 +242,7 @@ class PartitionTiering:
             return None
         clock, config = self.owner.clock, self.log.config
         age_s = self._exposure_age.note(
-            covered, self.log.end_offset, now_s=clock.monotonic_s(), now_ms=clock.now_ms()
+            covered, self.log.high_watermark, now_s=clock.monotonic_s(), now_ms=clock.now_ms()
         )
         is_off = config.remote_log_copy_disable
         promised_ms = -1 if is_off else config.strandline_remote_active_segment_upload_ms

@@ -23,6 +23,7 @@ from typing import Generic, TypeVar
 
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.tasks import side_by_side
+from strandline.storage.concurrency.turns import Turn
 from strandline.storage.quiet_log import QuietLog, place_of
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class WorkerPool(Generic[KeyT]):
         self._again: set[KeyT] = set()
         self._something_waits = asyncio.Event()
         self._resized = asyncio.Event()
+        self._turn = Turn()
         # A bug may fail every step of every key.
         self._quiet_log = QuietLog(log, clock)
 
@@ -103,7 +105,7 @@ class WorkerPool(Generic[KeyT]):
                 self._again.discard(key)
                 self.add(key)
         # A step without work never awaits, and a thousand of them would block the loop.
-        await asyncio.sleep(0)
+        await self._turn.pass_if_over()
 
     def __repr__(self) -> str:
         return f"<WorkerPool waiting={len(self._waiting)} running={len(self._running)}>"

@@ -212,6 +212,8 @@ class _Appender:
             end_offset += header.last_offset_delta + 1
         if begin < len(piece):
             local.append(view[begin:], leader_epoch=NO_EPOCH, origin=AppendOrigin.REPLICATION)
+            # A log that has diverged has no other replica.
+            local.advance_high_watermark(local.end_offset)
 
     def _is_there(self, header: BatchHeader) -> bool:
         """Compares CRCs, which cover neither offset nor epoch and so survive the re-append."""

@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import EpochStart, Offset
 from strandline.storage.remote.manifest.entries import SegmentEntry
 from strandline.storage.remote.manifest.manifest import Manifest
@@ -27,11 +26,10 @@ from strandline.storage.remote.segment.meta import Section
 from strandline.storage.tiering.log.remote_log import RemoteLog
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.partition.open_segment_parts import (
+    LogRun,
     append_part,
-    is_prefix_of,
-    read_bytes,
+    log_from,
     read_part,
-    segments_from,
     usable_tail,
 )
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
@@ -106,7 +104,9 @@ async def _append_tail(
         return
     if local.end_offset >= tail[-1].end_offset:
         return
-    if not remote.is_followed and not await threads.run(partial(_begins_like, local, tail)):
+    run = log_from(local, tail[0].base_offset)
+    whole = [part for part in tail if part.end_offset <= local.end_offset]
+    if not remote.is_followed and not await threads.run(partial(run.begins_with, whole)):
         _warn_of_another_past(unified_log, tail[-1].end_offset)
         return
     for part in tail:
@@ -115,7 +115,7 @@ async def _append_tail(
             if remote.life.is_detached():
                 return
             is_begun = part.base_offset < local.end_offset
-            if is_begun and not _has_head_of(local, tail[0].base_offset, part, content):
+            if is_begun and not _has_head_of(run, part, content):
                 _warn_of_another_past(unified_log, tail[-1].end_offset)
                 return
             if local.size_bytes and local.end_offset == tail[0].base_offset:
@@ -124,19 +124,9 @@ async def _append_tail(
             append_part(local, content)
 
 
-def _begins_like(local: LocalLog, tail: Sequence[TailPart]) -> bool:
-    """Returns whether the parts that this disk has in full are equal to the archive's; blocks."""
-    begin_offset = tail[0].base_offset
-    if local.end_offset == begin_offset:
-        return True
-    whole = [part for part in tail if part.end_offset <= local.end_offset]
-    return bool(segments_from(local, begin_offset)) and is_prefix_of(whole, local)
-
-
-def _has_head_of(local: LocalLog, begin_offset: Offset, part: TailPart, content: bytearray) -> bool:
+def _has_head_of(run: LogRun, part: TailPart, content: bytearray) -> bool:
     """Returns whether this disk ends with the beginning of `part`."""
-    segments = segments_from(local, begin_offset)
-    head = read_bytes(segments, part.position, len(content))
+    head = run.read(part.position, len(content))
     return 0 < len(head) < len(content) and head == content[: len(head)]
 
 

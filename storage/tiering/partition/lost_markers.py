@@ -46,7 +46,7 @@ def is_committed(
 def end_open_transaction(
     local: LocalLog, opened: ProducerEntry, end: MarkerType, *, leader_epoch: Epoch
 ) -> None:
-    """Appends the marker. Raises DiskError."""
+    """Appends the marker, in a log without other replicas. Raises DiskError."""
     batch = encode_marker_batch(
         TransactionMarker(end, max(opened.coordinator_epoch, 0)),
         producer_id=opened.producer_id,
@@ -56,3 +56,4 @@ def end_open_transaction(
     local.append(
         memoryview(bytearray(batch)), leader_epoch=leader_epoch, origin=AppendOrigin.COORDINATOR
     )
+    local.advance_high_watermark(local.end_offset)

@@ -335,14 +335,24 @@ class ManifestOwner:
         if stored is not None and not self.remote.is_followed:
             self._changes.note(stored.manifest)
 
+    async def claim(self) -> None:
+        """Writes this broker's epoch into the manifest at once: a commit of an earlier leader that
+        is late fails from then on. It may delete by a configuration that was altered since.
+        """
+        manifest = self.remote.manifest
+        if manifest is not None and manifest.leader_epoch < self.leader_epoch:
+            await self.commit(manifest)
+
     async def move_log_start(self) -> None:
-        """Moves the log start in the manifest to that of the log, before any copy.
+        """Moves the log start in a claimed manifest to that of the log, before any copy.
 
         So the archive may continue behind records that were deleted before they were copied, and
         no record is deleted that a restarted broker would still serve.
         """
         manifest = self.remote.manifest
-        if manifest is not None and self.log.log_start_offset > manifest.log_start_offset:
+        if manifest is None or manifest.leader_epoch != self.leader_epoch:
+            return
+        if self.log.log_start_offset > manifest.log_start_offset:
             await self.commit(manifest.with_log_start(self.log.log_start_offset))
             crash_point(DELETE_AFTER_LOG_START)
 

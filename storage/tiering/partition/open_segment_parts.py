@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from strandline.storage.errors import ObjectCorrupt, ObjectNotFound
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
@@ -12,34 +13,49 @@ from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.manifest.open_segment import TailPart
 from strandline.storage.remote.object_store.interface import ObjectStore, checksum
+from strandline.storage.tiering.log.segment_views import position_of
 
 
-def segments_from(local: LocalLog, base_offset: Offset) -> tuple[LogSegment, ...]:
-    """Returns the segment that begins at `base_offset` and those behind it; none if none does."""
-    found = tuple(s for s in local.segments if s.base_offset >= base_offset)
-    return found if found and found[0].base_offset == base_offset else ()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRun:
+    """The log from an offset on: some segments as if they were one file, which begins `position`
+    bytes inside the first of them. No record of an earlier offset lies in it.
+    """
+
+    base_offset: Offset
+    segments: tuple[LogSegment, ...]
+    position: Position
+
+    def read(self, position: Position, size_bytes: int) -> bytes:
+        """Returns bytes of the run, fewer at its end. Blocks."""
+        found: list[bytes] = []
+        position += self.position
+        for segment in self.segments:
+            left = min(size_bytes, segment.size_bytes - position)
+            if left > 0:
+                found.append(segment.file().read_at(position, left))
+                size_bytes -= left
+            position = max(0, position - segment.size_bytes)
+        return b"".join(found)
+
+    def begins_with(self, parts: Sequence[TailPart]) -> bool:
+        """Whether the run begins with the bytes of the parts. Blocks."""
+        if parts and parts[0].base_offset != self.base_offset:
+            return False
+        return all(
+            checksum(self.read(part.position, part.size_bytes)) == part.crc32c for part in parts
+        )
 
 
-def read_bytes(segments: Sequence[LogSegment], position: Position, size_bytes: int) -> bytes:
-    """Returns bytes of the segments as if they were one file, fewer at their end. Blocks."""
-    found: list[bytes] = []
-    for segment in segments:
-        file_bytes = segment.size_bytes
-        if position < file_bytes and size_bytes > 0:
-            found.append(segment.file().read_at(position, min(size_bytes, file_bytes - position)))
-            size_bytes -= len(found[-1])
-        position = max(0, position - file_bytes)
-    return b"".join(found)
-
-
-def is_prefix_of(tail: Sequence[TailPart], local: LocalLog) -> bool:
-    """Whether the log from the parts' begin on has their bytes; reads its files. Blocks."""
-    if not tail:
-        return True
-    segments = segments_from(local, tail[0].base_offset)
-    return all(
-        checksum(read_bytes(segments, part.position, part.size_bytes)) == part.crc32c
-        for part in tail
+def log_from(local: LocalLog, offset: Offset) -> LogRun:
+    """Returns the local log from `offset` on. Raises CorruptFile."""
+    segments = tuple(
+        s for s in local.segments if s.is_active or (s.size_bytes and s.end_offset > offset)
+    )
+    return LogRun(
+        base_offset=max(offset, segments[0].base_offset),
+        segments=segments,
+        position=position_of(segments[0], offset),
     )
 
 
@@ -73,12 +89,13 @@ def fault_of_part(store: ObjectStore, part: TailPart) -> str:
 def append_part(local: LocalLog, content: bytearray) -> None:
     """Appends the batches of a part that the log lacks, with their offsets and epochs.
 
-    Raises CorruptRecords, DiskError.
+    The bucket has only records below the high watermark. Raises CorruptRecords, DiskError.
     """
     for batch in walk(content):
         if batch.header.base_offset >= local.end_offset:
             rest = memoryview(content)[batch.position :]
             local.append(rest, leader_epoch=-1, origin=AppendOrigin.REPLICATION)
+            local.advance_high_watermark(local.end_offset)
             return
 
 

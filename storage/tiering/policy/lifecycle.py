@@ -7,7 +7,8 @@
 
 Copying goes strictly in order, one segment per partition at a time, and never past the last stable
 offset, so that an archived segment holds no part of an open transaction. It starts at the end of
-the archive or at the log start, whichever is further. Of a compacted log only what the cleaner is
+the archive or at the log start, whichever is further: inside a segment, if an earlier leader closed
+its own elsewhere. Of a compacted log only what the cleaner is
 done with is copied, and what is copied the cleaner leaves alone.
 
 Freeing needs one of two facts: the whole segment lies below the end of the *committed* archive, or
@@ -45,7 +46,7 @@ class SegmentState(Enum):
     MANIFEST_UNKNOWN = "the manifest of the partition is not loaded yet"
     FENCED = "another broker owns the manifest of the partition"
     GAP = "the local log starts above the end of the archive: records between are missing"
-    OVERLAP = "the archive ends inside this segment"
+    OVERLAP = "the archive has other records than this segment begins with"
 
 
 _NOT_COPYABLE_YET = (SegmentState.ACTIVE, SegmentState.UNSTABLE, SegmentState.UNCLEANED)
@@ -74,6 +75,7 @@ class PartitionView:
     `is_log_start_noted` says whether this disk has a checkpoint of where the log starts: without
     one an archive that was lost looks like one that never existed.
     `cleaned_offset` is up to where a compacted log is clean, None for other logs.
+    `has_archived_past` says whether the records before the archive's end are the archive's.
     """
 
     segments: Sequence[SegmentView]
@@ -87,6 +89,7 @@ class PartitionView:
     fenced: bool = False
     is_log_start_noted: bool = True
     cleaned_offset: Offset | None = None
+    has_archived_past: bool = True
     now_ms: TimestampMs = 0
     copy_lag_ms: int = 0
     copy_lag_bytes: int = -1
@@ -94,7 +97,10 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentVerdict:
-    """The state of one local segment, and whether its local copy may be freed."""
+    """The state of one local segment, and whether its local copy may be freed.
+
+    The offsets are those that the archive does not have, unless it has them all.
+    """
 
     base_offset: Offset
     end_offset: Offset
@@ -164,12 +170,14 @@ def judge(view: PartitionView) -> PartitionVerdict:
             state = SegmentState.DELAYED
         if state is SegmentState.NEXT and blocked:
             state = SegmentState.QUEUED
+        base_offset = segment.base_offset
         if state not in (SegmentState.ARCHIVED, SegmentState.DELETED):
             blocked = True
+            base_offset = max(base_offset, expected_base or 0)
             expected_base = segment.end_offset
         verdicts.append(
             SegmentVerdict(
-                base_offset=segment.base_offset,
+                base_offset=base_offset,
                 end_offset=segment.end_offset,
                 size_bytes=segment.size_bytes,
                 state=state,
@@ -203,7 +211,9 @@ def _state(view: PartitionView, segment: SegmentView, expected_base: Offset | No
             return SegmentState.DELETED
     if not view.tiering_enabled:
         return SegmentState.TIERING_DISABLED
-    if segment.is_active:
+    is_inside = expected_base is not None and segment.base_offset < expected_base
+    is_of_others = is_inside and not view.has_archived_past
+    if segment.is_active and not is_of_others:
         return SegmentState.ACTIVE
     if not view.manifest_known:
         return SegmentState.MANIFEST_UNKNOWN
@@ -211,11 +221,19 @@ def _state(view: PartitionView, segment: SegmentView, expected_base: Offset | No
         return SegmentState.FENCED
     if view.copy_disabled:
         return SegmentState.COPY_DISABLED
+    if is_of_others:
+        return SegmentState.OVERLAP
     if segment.end_offset > view.last_stable_offset:
         return SegmentState.UNSTABLE
-    if view.cleaned_offset is not None and segment.end_offset > view.cleaned_offset:
+    # The cleaner leaves a segment alone of which the archive has the beginning.
+    cleaned_offset = None if is_inside else view.cleaned_offset
+    if cleaned_offset is not None and segment.end_offset > cleaned_offset:
         return SegmentState.UNCLEANED
-    return _alignment(view, segment, expected_base)
+    # Records below the log start were deleted on purpose: with [0,100) archived and the log start
+    # at 150, both [100,200) and [120,200) continue the archive, [160,200) does not. [80,200) does,
+    # from 100 on.
+    continues_at = max(view.log_start_offset, expected_base or 0)
+    return SegmentState.GAP if segment.base_offset > continues_at else SegmentState.NEXT
 
 
 def _is_delayed(view: PartitionView, segment: SegmentView, newer_bytes: int) -> bool:
@@ -229,17 +247,3 @@ def _is_delayed(view: PartitionView, segment: SegmentView, newer_bytes: int) -> 
     age_ms = view.now_ms - segment.newest_ms
     is_old = lag_ms > 0 and (age_ms >= lag_ms or age_ms < 0)
     return not is_old and not (lag_bytes > 0 and newer_bytes >= lag_bytes)
-
-
-def _alignment(
-    view: PartitionView, segment: SegmentView, expected_base: Offset | None
-) -> SegmentState:
-    """NEXT if the segment continues the archive, else GAP or OVERLAP.
-
-    Records below the log start were deleted on purpose: with [0,100) archived and the log start
-    at 150, both [100,200) and [120,200) continue the archive, [160,200) does not.
-    """
-    if expected_base is not None and segment.base_offset < expected_base:
-        return SegmentState.OVERLAP
-    continues_at = max(view.log_start_offset, expected_base or 0)
-    return SegmentState.GAP if segment.base_offset > continues_at else SegmentState.NEXT

@@ -17,6 +17,7 @@ from tests.compat.suites import (
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
 
+@pytest.mark.heavy
 def test_the_quick_tests_of_kafka_python_say_what_the_list_of_known_failures_says(
     tmp_path: Path,
 ) -> None:

@@ -188,6 +188,18 @@ def test_a_time_that_the_library_cannot_send_is_not_changed_in_silence(
     assert [(r["value"], r["timestamp"]) for r in shell.records(name)] == [("a", 1)]
 
 
+def test_a_line_that_names_a_partition_which_the_topic_lacks_is_refused(
+    shell: Shell, name: str
+) -> None:
+    shell.run("topic", "create", name, "--partitions", "2")
+    lines = b'{"value": "a", "partition": 1}\n{"value": "b", "partition": 99}'
+    shell.run("produce", name, "--json", stdin=lines, code=2)
+    assert f"line 2: {name} has no partition 99, but 2 partitions" in shell.complaint
+    assert "1 record before it were written" in shell.complaint
+    shell.run("produce", name, "--json", "--partition", "0", stdin=lines)
+    assert sorted(record["value"] for record in shell.records(name)) == ["a", "a", "b"]
+
+
 def test_a_group_goes_on_where_it_stopped_and_is_moved_by_hand(shell: Shell, name: str) -> None:
     group = f"group-of-{name}"
     shell.run("topic", "create", name, "--partitions", "2")

@@ -29,6 +29,7 @@ from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.tiering.audit.orphans import delete_orphans
 from tests.conftest import make_bucket
 from tests.support.broker import eventually
+from tests.support.heavy import all_but
 from tests.support.ministack import ServerProcess
 from tests.system.crash.dead_brokers import Saved, orphan_keys, wait_for_death
 from tests.system.tiers.conftest import MakeBroker
@@ -209,7 +210,7 @@ def broker_again(broker: TieredBroker) -> TieredBroker:
     return broker
 
 
-@pytest.mark.parametrize("point", ORPHANS)
+@pytest.mark.parametrize("point", all_but([COMPACT_AFTER_META], ORPHANS))
 def test_a_compaction_in_the_bucket_that_dies_at_a_step_is_made_again_and_loses_no_key(
     make_broker: MakeBroker, archive: Archive, dusty: Saved, point: str
 ) -> None:

@@ -49,6 +49,7 @@ from strandline.storage.tiering.audit.orphans import delete_orphans
 from tests.conftest import make_bucket
 from tests.support.broker import eventually
 from tests.support.fault_proxy import FaultProxy
+from tests.support.heavy import all_but, heavy
 from tests.support.ministack import ServerProcess
 from tests.system.crash.dead_brokers import Saved, orphan_keys, wait_for_death
 from tests.system.tiers.conftest import MakeBroker
@@ -133,7 +134,7 @@ def live_keys(archive: Archive) -> set[str]:
 COPIES = "remote.log.manager.copier.thread.pool.size"
 
 
-@pytest.mark.parametrize("point", COPY_POINTS)
+@pytest.mark.parametrize("point", all_but([COPY_AFTER_COMMIT], COPY_POINTS))
 def test_a_copy_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
     make_broker: MakeBroker, archive: Archive, unarchived: Saved, point: str
 ) -> None:
@@ -165,7 +166,7 @@ def test_a_copy_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
     assert archive.findings() == []
 
 
-@pytest.mark.parametrize("point", [COPY_AFTER_LOG, COPY_BEFORE_COMMIT])
+@pytest.mark.parametrize("point", [heavy(COPY_AFTER_LOG), COPY_BEFORE_COMMIT])
 def test_two_copies_that_die_together_are_made_again_and_leave_only_orphans(
     make_broker: MakeBroker, archive: Archive, unarchived: Saved, point: str
 ) -> None:
@@ -199,7 +200,7 @@ def repetitive_batches() -> list[bytes]:
     ]
 
 
-@pytest.mark.parametrize("point", [COPY_AFTER_REWRITE, COPY_BEFORE_COMMIT])
+@pytest.mark.parametrize("point", [COPY_AFTER_REWRITE, heavy(COPY_BEFORE_COMMIT)])
 def test_a_copy_that_dies_after_its_batches_were_rewritten_loses_no_record(
     make_broker: MakeBroker,
     archive: Archive,
@@ -262,7 +263,7 @@ def test_a_broker_that_dies_again_and_again_archives_everything_once_and_loses_n
     assert archive.findings() == []
 
 
-@pytest.mark.parametrize("point", DELETE_POINTS)
+@pytest.mark.parametrize("point", all_but([DELETE_AFTER_MARK], DELETE_POINTS))
 def test_a_deletion_that_dies_at_a_step_is_finished_and_the_log_start_never_goes_back(
     make_broker: MakeBroker, archive: Archive, archived: Saved, point: str
 ) -> None:
@@ -303,7 +304,7 @@ def test_a_deletion_that_dies_at_a_step_is_finished_and_the_log_start_never_goes
     assert archive.findings() == []
 
 
-@pytest.mark.parametrize("point", MERGE_POINTS)
+@pytest.mark.parametrize("point", all_but([MERGE_BEFORE_COMMIT], MERGE_POINTS))
 def test_a_merge_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
     make_broker: MakeBroker, archive: Archive, unarchived: Saved, point: str
 ) -> None:
@@ -329,7 +330,7 @@ def test_a_merge_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
     assert archive.findings() == []
 
 
-@pytest.mark.parametrize("point", TAIL_POINTS)
+@pytest.mark.parametrize("point", all_but([TAIL_AFTER_PART], TAIL_POINTS))
 def test_an_upload_of_the_open_segment_that_dies_at_a_step_is_made_again(
     make_broker: MakeBroker, archive: Archive, point: str
 ) -> None:
@@ -366,7 +367,7 @@ def test_an_upload_of_the_open_segment_that_dies_at_a_step_is_made_again(
         assert client.read(0, end) == open_batches
 
 
-@pytest.mark.parametrize("point", PURGE_POINTS)
+@pytest.mark.parametrize("point", all_but([PURGE_AFTER_SOME], PURGE_POINTS))
 def test_a_deletion_of_a_topic_that_dies_at_a_step_is_finished_by_the_next_start(
     make_broker: MakeBroker, archive: Archive, archived: Saved, point: str
 ) -> None:

@@ -18,6 +18,7 @@ import pytest
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.sections import LogDirsConfig
 from tests.conftest import S3Bucket, make_bucket
+from tests.support.heavy import all_but
 from tests.support.ministack import ServerProcess
 from tests.support.page_blocks import (
     EXAMPLES,
@@ -126,7 +127,12 @@ def run_with_own_broker(archive: S3Bucket, block: Block, folder: Path) -> list[s
     return [*wrong, f"writes to {elsewhere}"] if elsewhere.exists() else wrong
 
 
-@pytest.mark.parametrize("page", with_blocks("bash"), ids=name)
+# The commands of runbooks are mostly those of the other pages, in other words.
+WITH_COMMANDS = with_blocks("bash")
+OF_USERS = [page for page in WITH_COMMANDS if page.parent.name != "runbooks"]
+
+
+@pytest.mark.parametrize("page", all_but(OF_USERS, WITH_COMMANDS), ids=name)
 def test_commands_of_a_page_succeed(
     world: PageWorld, archive: S3Bucket, page: Path, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import shutil
 import time
@@ -10,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
+from strandline.broker.cli import main
 from strandline.broker.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -76,6 +79,7 @@ def two_folders(tmp_path: Path) -> Iterator[BrokerProcess]:
         "log.dirs": folders,
         "log.retention.ms": "-1",
         "log.segment.bytes": str(SEGMENT_BYTES),
+        "offsets.topic.num.partitions": "1",
         **METRICS_ON,
     }
     with BrokerProcess(tmp_path, settings=settings) as broker:
@@ -209,6 +213,39 @@ def test_partitions_of_a_folder_that_is_missing_at_the_start_are_not_begun_anew(
     with WireClient(two_folders.port) as client:
         for partition in range(PARTITIONS):
             assert end_offset(client, "topic", partition=partition) == 5 + (partition not in lost)
+
+
+def test_a_group_is_described_although_some_of_its_partitions_are_offline(
+    two_folders: BrokerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with WireClient(two_folders.port) as client:
+        create_topic(client, "topic", PARTITIONS)
+        for partition in range(PARTITIONS):
+            assert produce(client, "topic", batch(2), partition=partition).error_code == 0
+    consumer = Consumer({"bootstrap.servers": two_folders.bootstrap, "group.id": "g"})
+    places = [TopicPartition("topic", partition, 1) for partition in range(PARTITIONS)]
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+    two_folders.stop()
+    (away,) = (one for one in (tmp_path / "a", tmp_path / "b") if not is_of_groups(one))
+    lost = partitions_in(away)
+    away.rename(tmp_path / "aside")
+    away.write_text("not a folder")
+    two_folders.start()
+    command = ["group", "describe", "g", "--bootstrap-server", two_folders.bootstrap]
+    assert main([*command, "--json"]) == 0
+    told = capsys.readouterr()
+    assert f"offsets not known of {len(lost)} partitions: " in told.err
+    (described,) = json.loads(told.out)
+    assert [one["lag"] for one in described["offsets"]] == [
+        None if partition in lost else 1 for partition in range(PARTITIONS)
+    ]
+    assert main(command) == 0
+    assert f"lag {PARTITIONS - len(lost)}" in capsys.readouterr().out
+
+
+def is_of_groups(folder: Path) -> bool:
+    return (folder / "__consumer_offsets-0").is_dir()
 
 
 def test_a_full_disk_refuses_appends_serves_reads_and_takes_records_again(

@@ -6,6 +6,7 @@
                                       chunks, a compacted archive, what a clean stop notes
     formats/2026-11-29-offsets.tar.xz commits with the id of their topic; one is of a topic that was
                                       deleted and made again just before the stop
+    formats/2026-11-29-records.tar.xz the same, after a start that converted its metadata log
 
 In each lie `data`, a log folder after a clean stop, `bucket`, and `expected.json`: every record
 that was acknowledged, log starts, properties, commits. They are never made anew: a format that

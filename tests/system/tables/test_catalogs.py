@@ -21,6 +21,7 @@ from strandline.spark_lake.table.iceberg import catalogs
 from strandline.spark_lake.table.run import TableRun
 from tests.support.catalogs import GLUE, REST, apache_kinds, catalog_server
 from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.heavy import heavy
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder
 from tests.unit.spark_lake.table.random_history import TableHistory, UpsertHistory
 from tests.unit.spark_lake.table.rig import (
@@ -112,7 +113,9 @@ def test_a_second_sync_adds_what_is_new_and_maintenance_leaves_no_file(
     assert len(iceberg(run).snapshots()) == 1
 
 
-@pytest.mark.parametrize("action", [Action.RESET_AFTER, Action.RESET_BEFORE, Action.STATUS])
+@pytest.mark.parametrize(
+    "action", [Action.RESET_AFTER, heavy(Action.RESET_BEFORE), heavy(Action.STATUS)]
+)
 def test_a_commit_whose_answer_is_lost_is_in_the_table_once(
     orders: ArchiveBuilder,
     catalog: CatalogUnderTest,
@@ -197,7 +200,7 @@ def test_a_first_sync_takes_the_namespace_and_the_table_that_another_makes_at_th
     assert named_files(run) == sorted(data_files(orders))
 
 
-@pytest.mark.parametrize("history", [TableHistory, UpsertHistory])
+@pytest.mark.parametrize("history", [TableHistory, heavy(UpsertHistory)])
 def test_a_table_has_the_archives_rows_whatever_happens(
     tmp_path: Path, catalog: CatalogUnderTest, history: type[TableHistory]
 ) -> None:

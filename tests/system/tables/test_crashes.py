@@ -14,6 +14,7 @@ from strandline.storage.crash_points import CRASH_POINTS, EXIT_STATUS_KILLED
 from tests.conftest import S3Bucket
 from tests.support.broker import eventually
 from tests.support.catalogs import apache_kinds, bucket_properties, catalog_server
+from tests.support.heavy import all_but
 from tests.system.tables.bucket_table import BucketTable
 from tests.unit.spark_lake.table.rig import every, rows_of
 from tests.unit.spark_lake.table.test_rejected import parses, rejected_rows
@@ -54,7 +55,7 @@ def die_after(table: BucketTable, more: int) -> None:
     process.wait(WAIT_S)
 
 
-@pytest.mark.parametrize("point", TABLE_POINTS)
+@pytest.mark.parametrize("point", all_but(["table.before-commit"], TABLE_POINTS))
 def test_after_a_sync_was_killed_at_any_step_the_next_one_completes_both_tables(
     table: BucketTable, point: str
 ) -> None:
@@ -67,7 +68,7 @@ def test_after_a_sync_was_killed_at_any_step_the_next_one_completes_both_tables(
     assert_each_value_is_in_one_table(table, 80)
 
 
-@pytest.mark.parametrize("point", UPKEEP_POINTS)
+@pytest.mark.parametrize("point", all_but(["upkeep.after-commit"], UPKEEP_POINTS))
 def test_after_a_maintenance_was_killed_at_any_step_the_next_one_completes_it(
     table: BucketTable, point: str
 ) -> None:

@@ -18,6 +18,7 @@ from strandline.storage.crash_points import (
     TRANSACTION_AFTER_PREPARE,
 )
 from tests.support.broker import BrokerProcess, eventually
+from tests.support.heavy import heavy
 from tests.support.wire import WireClient
 from tests.system.calls import create_topic
 from tests.system.group_calls import committed
@@ -52,7 +53,7 @@ def write_everywhere(producer: WireProducer, value: bytes) -> None:
     assert producer.send_offset(GROUP, "t", 5) is ErrorCode.NONE
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("is_commit", [True, False])
 def test_a_kill_at_any_step_leaves_the_outcome_as_it_was_decided(

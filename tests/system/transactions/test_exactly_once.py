@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import S3Bucket
+from tests.support.heavy import heavy
 from tests.system.transactions.exactly_once import Trial, WireTrial, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.crash, pytest.mark.clients]
 
 
-@pytest.mark.parametrize("trial", [Trial(), WireTrial()], ids=["version-1", "version-2"])
+@pytest.mark.parametrize("trial", [heavy(Trial()), WireTrial()], ids=["version-1", "version-2"])
 def test_each_input_counts_once_whatever_is_killed_for_every_reader(
     tmp_path: Path, s3_bucket: S3Bucket, trial: Trial
 ) -> None:

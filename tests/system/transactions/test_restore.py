@@ -6,13 +6,14 @@ import resource
 
 import pytest
 
-from strandline.broker.coordination.runtime.group_archive import read_group_state
+from strandline.broker.coordination.archive.state_archive import read_group_state
 from strandline.broker.coordination.transactions.records import decode_transaction
 from strandline.broker.protocol.formats.transaction_log import decode_key
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.spark_lake import scan
 from strandline.storage.remote.keys import TRANSACTIONS_PREFIX
 from tests.support.broker import eventually
+from tests.support.heavy import heavy
 from tests.support.wire import WireClient
 from tests.system.calls import create_topic, fetch
 from tests.system.group_calls import commit, committed
@@ -41,7 +42,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 def test_a_restore_commits_what_was_committed_and_aborts_what_was_open(
     make_broker: MakeBroker, archive: Archive, version: int
 ) -> None:
@@ -84,7 +85,7 @@ def test_a_restore_commits_what_was_committed_and_aborts_what_was_open(
         assert committed_values(client, TOPIC) == [b"kept", b"later", b"reborn"]
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 def test_offsets_of_a_transaction_are_restored_with_what_it_was_about_to_come_to(
     make_broker: MakeBroker, archive: Archive, version: int
 ) -> None:
@@ -125,7 +126,7 @@ def test_offsets_of_a_transaction_are_restored_with_what_it_was_about_to_come_to
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 def test_what_is_committed_after_a_restore_from_an_old_snapshot_is_there_once(
     make_broker: MakeBroker, archive: Archive, version: int, goes_on: bool
 ) -> None:
@@ -182,7 +183,7 @@ def test_what_is_committed_after_a_restore_from_an_old_snapshot_is_there_once(
 
 
 @pytest.mark.parametrize("is_commit", [True, False])
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 def test_a_transaction_ends_as_the_archive_has_it_although_its_marker_is_lost(
     make_broker: MakeBroker, archive: Archive, version: int, is_commit: bool
 ) -> None:

@@ -12,6 +12,7 @@ from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.support.broker import eventually
 from tests.support.fault_proxy import FaultProxy
+from tests.support.heavy import heavy
 from tests.support.metrics import METRICS_ON, metric, metrics_port, samples
 from tests.support.wire import WireClient
 from tests.system.calls import (
@@ -57,7 +58,7 @@ def write_some(producer: WireProducer, first: int) -> list[bytes]:
     return kept
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 def test_committed_records_are_read_from_both_tiers(
     make_broker: MakeBroker,
     archive: Archive,
@@ -86,11 +87,15 @@ def test_committed_records_are_read_from_both_tiers(
         assert archive.end_offset(TOPIC) <= stable_offset
         held = {"topic": TOPIC, "reason": "unstable"}
         eventually(lambda: metric(broker, WAITING, **held) > 0, timeout_s=WAIT_S)
-        whose = {"producer_id": str(patient.producer_id), "start_offset": str(stable_offset)}
+        whose = {
+            "transactional_id": patient.transactional_id,
+            "producer_id": str(patient.producer_id),
+            "start_offset": str(stable_offset),
+        }
         assert metric(broker, HELD, topic=TOPIC, partition="0", **whose) >= 0
         main(["status", "--metrics", f"http://127.0.0.1:{metrics_port(broker)}"])
-        told = f"{TOPIC}-0: producer {patient.producer_id} has had a transaction open since offset"
-        assert f"{told} {stable_offset}" in capsys.readouterr().out
+        told = f"{TOPIC}-0: {patient.transactional_id!r} (producer {patient.producer_id}) has had a"
+        assert f"{told} transaction open since offset {stable_offset}" in capsys.readouterr().out
         # A restart knows since when, too.
         age_s = time.time() - begun_s
         broker.kill()
@@ -191,7 +196,7 @@ def send_to_archive(producer: WireProducer, record: bytes, archive: Archive) -> 
     return end_offset
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 @pytest.mark.parametrize("is_commit", [True, False], ids=["committed", "aborted"])
 def test_a_partition_that_is_lost_from_its_disk_ends_a_transaction_as_its_coordinator_did(
     make_broker: MakeBroker,
@@ -226,7 +231,7 @@ def test_a_partition_that_is_lost_from_its_disk_ends_a_transaction_as_its_coordi
         assert committed_values(client, TOPIC) == [*kept, b"later"]
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 def test_a_lost_partition_takes_the_end_that_was_decided_before_it_knew_its_archive(
     make_broker: MakeBroker, archive: Archive, fault_proxy: FaultProxy, version: int
 ) -> None:

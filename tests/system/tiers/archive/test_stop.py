@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from strandline.broker.coordination.runtime.group_archive import read_group_state
+from strandline.broker.coordination.archive.state_archive import read_group_state
 from strandline.broker.protocol.formats.offsets_topic import decode_offset_commit
 from strandline.storage.crash_points import (
     EXIT_STATUS_KILLED,

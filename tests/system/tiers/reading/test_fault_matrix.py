@@ -30,6 +30,7 @@ from strandline.storage.tiering.audit.orphans import compare, delete_orphans
 from strandline.storage.tiering.audit.scrub import Depth, Scrub
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.heavy import heavy
 from tests.support.ministack import ServerProcess
 from tests.system.tiers.tiered_broker import END_OF_TIME_MS, REGION
 from tests.unit.storage.tiering.harness import (
@@ -91,6 +92,14 @@ FAULTS = [
     "flipped byte",
     "dropped before",
     "dropped after",
+]
+
+
+# Each third has each fault and each operation.
+FIELDS = [
+    (fault, operation) if (row + column) % 3 == 0 else heavy(fault, operation)
+    for row, fault in enumerate(FAULTS)
+    for column, operation in enumerate(OPERATIONS)
 ]
 
 
@@ -210,8 +219,7 @@ async def read_patiently(rig: Rig, start: int) -> bytes:
                 raise
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("fault", "operation"), FIELDS)
 @asynchronous
 async def test_after_any_fault_of_any_operation_the_bucket_is_what_the_manifest_says(
     tmp_path: Path,

@@ -31,6 +31,7 @@ from strandline.storage.tiering.audit.repair import repair_meta
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.broker import REPOSITORY, eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.heavy import heavy
 from tests.support.ministack import ServerProcess
 from tests.system.tiers.conftest import MakeBroker
 from tests.system.tiers.log_client import end_of, make_batches
@@ -130,7 +131,7 @@ def damage(copy: Archive) -> tuple[str, str]:
     return meta_key, log_key
 
 
-@pytest.mark.parametrize("depth", [(), ("--quick",), ("--deep",)])
+@pytest.mark.parametrize("depth", [heavy(()), heavy(("--quick",)), ("--deep",)])
 def test_a_verify_that_is_killed_again_and_again_finds_everything_and_leaves_nothing(
     copy: Archive, fault_proxy: FaultProxy, tmp_path: Path, depth: tuple[str, ...]
 ) -> None:
@@ -219,7 +220,7 @@ def test_two_runs_with_one_state_file_do_each_other_no_harm(
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("point", [REPAIR_AFTER_META, REPAIR_AFTER_COMMIT])
+@pytest.mark.parametrize("point", [heavy(REPAIR_AFTER_META), REPAIR_AFTER_COMMIT])
 def test_a_repair_that_dies_at_a_step_is_made_again_and_leaves_only_an_orphan(
     copy: Archive, tmp_path: Path, point: str
 ) -> None:
@@ -329,8 +330,9 @@ def test_a_damaged_list_of_changes_is_found_and_a_missing_one_is_none(copy: Arch
     assert CHANGES_KEY in said
 
 
+@pytest.mark.parametrize("runs", [3, heavy(9)])
 def test_a_verify_beside_a_broker_at_work_finds_nothing_wrong_and_disturbs_nothing(
-    make_broker: MakeBroker, archive: Archive
+    make_broker: MakeBroker, archive: Archive, runs: int
 ) -> None:
     """Copies, merges, retention, purges, and no grace time for what is replaced or let go."""
     broker = make_broker(settings={"strandline.remote.merge.target.bytes": str(4 * SEGMENT_BYTES)})
@@ -362,7 +364,7 @@ def test_a_verify_beside_a_broker_at_work_finds_nothing_wrong_and_disturbs_nothi
     worker.start()
     try:
         eventually(lambda: archive.end_offset("lasting") > 0, timeout_s=WAIT_S)
-        for number in range(9):
+        for number in range(runs):
             depth = ((), ("--quick",), ("--deep",))[number % 3]
             code, said = verify(archive.bucket, *depth)
             assert (code, failures) == (WHOLE, []), said

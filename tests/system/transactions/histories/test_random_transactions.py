@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import eventually
+from tests.support.heavy import heavy
 from tests.system.tiers.conftest import MakeBroker, archive, make_broker
 from tests.system.tiers.replicas import start_replica
 from tests.system.tiers.restoring import run_restore
@@ -47,7 +48,7 @@ def history(
     made.close()
 
 
-@pytest.mark.parametrize("history", [1, 2], indirect=True)
+@pytest.mark.parametrize("history", [1, heavy(2)], indirect=True)
 def test_scans_streams_and_tables_see_of_random_transactions_what_a_consumer_sees(
     history: RandomTransactions, tmp_path: Path
 ) -> None:

@@ -15,7 +15,8 @@ from strandline.broker.cluster.metadata.controller_messages import (
     TopicResult,
 )
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
-from strandline.broker.cluster.metadata.records import TopicCreated
+from strandline.broker.cluster.metadata.records import topic_records
+from strandline.broker.protocol.formats.metadata_records import RegisterBrokerRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import ZERO_TOPIC_ID
 
@@ -35,16 +36,29 @@ def since_nothing(image: MetadataImage) -> tuple[MetadataDelta, MetadataImage]:
     return since(MetadataImage(), image)
 
 
+def registered(node_id: int = 1, *, fenced: bool = False) -> RegisterBrokerRecord:
+    """A broker process without listeners."""
+    return RegisterBrokerRecord(
+        broker_id=node_id,
+        incarnation_id=uuid.UUID(int=node_id),
+        broker_epoch=0,
+        end_points=(),
+        features=(),
+        fenced=fenced,
+    )
+
+
+def with_brokers(*node_ids: int) -> MetadataImage:
+    return MetadataImage().apply_entry(map(registered, node_ids))
+
+
 def with_topic(
     name: str = "a", topic_id: uuid.UUID = A, partitions: int = 2, **properties: str
 ) -> MetadataImage:
-    return MetadataImage().apply(
-        TopicCreated(
-            topic=name,
-            topic_id=topic_id,
-            replicas=((1,),) * partitions,
-            properties={key.replace("_", "."): text for key, text in properties.items()},
-        )
+    """A topic on the only broker."""
+    texts = {key.replace("_", "."): text for key, text in properties.items()}
+    return MetadataImage().apply_entry(
+        [registered(), *topic_records(name, topic_id, ((1,),) * partitions, texts)]
     )
 
 
@@ -57,9 +71,8 @@ def create(
 ) -> Decision[TopicResult]:
     ids = (uuid.UUID(int=number) for number in count(1000))
     return controller.create_topics(
-        image or MetadataImage(),
+        image or with_brokers(*nodes),
         topics,
-        node_ids=nodes,
         defaults=defaults,
         intent=intent,
         new_topic_id=lambda: next(ids),

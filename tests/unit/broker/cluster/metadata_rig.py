@@ -10,16 +10,20 @@ from strandline.broker.cluster.metadata.metadata_log import (
     MetadataLog,
 )
 from strandline.broker.cluster.metadata.records import (
-    BrokerStarted,
+    config_records,
+    partition_records,
+    topic_records,
+)
+from strandline.broker.protocol.formats.metadata_records import (
     MetadataRecord,
-    PartitionsAdded,
-    ProducerIdsAllocated,
-    TopicConfigsSet,
-    TopicCreated,
-    TopicDeleted,
+    PartitionChangeRecord,
+    ProducerIdsRecord,
+    RemoveTopicRecord,
+    ResourceType,
 )
 from strandline.storage.remote.object_store.interface import ObjectStore
 from tests.support.memory_store import MemoryStore
+from tests.unit.broker.cluster.controlled import registered
 
 CLUSTER = "c-1"
 
@@ -38,18 +42,18 @@ def opened(
     return metadata
 
 
-def created(number: int) -> TopicCreated:
-    return TopicCreated(
-        topic=f"t{number}",
-        topic_id=uuid.UUID(int=number + 1),
-        replicas=((1,), (1,)),
-        properties={"retention.ms": str(number)},
-    )
+def created(number: int) -> list[MetadataRecord]:
+    topic_id = uuid.UUID(int=number + 1)
+    return topic_records(f"t{number}", topic_id, ((1,), (1,)), {"retention.ms": str(number)})
+
+
+def producer_ids(next_producer_id: int) -> list[MetadataRecord]:
+    return [ProducerIdsRecord(broker_id=1, next_producer_id=next_producer_id)]
 
 
 def fill(metadata: MetadataLog, count: int, first: int = 0) -> MetadataImage:
     for number in range(first, first + count):
-        metadata.append([created(number)])
+        metadata.append(created(number))
     return metadata.image
 
 
@@ -59,14 +63,17 @@ def keys_in(store: MemoryStore) -> list[str]:
 
 def history() -> Iterator[list[MetadataRecord]]:
     """Entries of every type, for a dozen versions."""
-    yield [created(0), created(1)]
-    yield [BrokerStarted(node_id=1)]
-    yield [PartitionsAdded(topic_id=uuid.UUID(int=1), first_partition=2, replicas=((1, 2),))]
-    yield [TopicConfigsSet(topic_id=uuid.UUID(int=2), properties={"segment.ms": "9"})]
-    yield [TopicDeleted(topic_id=uuid.UUID(int=1))]
-    yield [ProducerIdsAllocated(next_producer_id=1000)]
+    yield [*created(0), *created(1)]
+    yield [registered()]
+    yield partition_records(uuid.UUID(int=1), 2, ((1, 2),))
+    yield config_records(ResourceType.TOPIC, "t1", {"retention.ms": "1"}, {"segment.ms": "9"})
+    yield [RemoveTopicRecord(topic_id=uuid.UUID(int=1))]
+    yield producer_ids(1000)
     for number in range(2, 8):
-        yield [created(number), BrokerStarted(node_id=2)]
+        elected = PartitionChangeRecord(
+            partition_id=1, topic_id=uuid.UUID(int=number + 1), leader=2
+        )
+        yield [*created(number), elected]
 
 
 def copy_of(store: MemoryStore) -> MemoryStore:

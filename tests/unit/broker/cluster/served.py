@@ -7,12 +7,13 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.tiers import LocalTier
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.cluster.replicas.tiers import LocalTier
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import Offset
 from strandline.storage.tiering.log.unified_log import UnifiedLog
@@ -31,9 +32,9 @@ async def serving_nothing(dirs: LogDirs, disk: Executor) -> ReplicaManager:
     """After its start, without a topic."""
     replicas = ReplicaManager(
         dirs,
-        LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
+        LocalTier({}, lookups=disk),
         topic_defaults=dict,
-        disk=disk,
+        folders=FolderWork(lambda _: disk),
         syncs=disk,
     )
     await replicas.follow(*since_nothing(MetadataImage()))
@@ -45,6 +46,8 @@ def leading(local: LocalLog, *, epoch: int, log_start_offset: Offset = 0) -> Ite
     """A partition of this log, which is closed in the end."""
     with ThreadPoolExecutor(1) as pool:
         log = UnifiedLog(local, log_start_offset=log_start_offset)
-        yield Partition(PARTITION, TOPIC_ID, log, epoch, syncs=pool, traffic=TopicTraffic())
+        yield Partition(
+            PARTITION, TOPIC_ID, log, epoch, leader_id=1, syncs=pool, traffic=TopicTraffic()
+        )
     with suppress(DiskError):  # A test may have stopped it.
         local.close()

@@ -12,15 +12,12 @@ import pytest
 
 from strandline.broker.cli import main
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.cluster.metadata.records import (
-    BrokerStarted,
-    ProducerIdsAllocated,
-    TopicCreated,
-)
+from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.commands.archive.commands import DAMAGED, VerifyOptions, verify
 from strandline.broker.commands.restore import MARK_FORMAT, MARK_VERSIONS, Restore, RestoreSummary
 from strandline.broker.config.loading import load_config
-from strandline.broker.coordination.runtime.group_archive import LiveRecord, encode_live
+from strandline.broker.coordination.archive.state_archive import LiveRecord, encode_live
+from strandline.broker.protocol.formats.metadata_records import NoOpRecord, ProducerIdsRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.server.upkeep.folder_marks import (
     METADATA_FOLDER,
@@ -98,14 +95,12 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiered = {"remote.storage.enable": "true"}
     metadata.append(
         [
-            TopicCreated(topic=TOPIC, topic_id=TOPIC_ID, replicas=((1,),), properties=tiered),
-            TopicCreated(
-                topic=OFFSETS_TOPIC, topic_id=uuid.UUID(int=1), replicas=((1,),), properties={}
-            ),
+            *topic_records(TOPIC, TOPIC_ID, ((1,),), tiered),
+            *topic_records(OFFSETS_TOPIC, uuid.UUID(int=1), ((1,),), {}),
         ]
     )
     for number in (1, 2):
-        metadata.append([ProducerIdsAllocated(next_producer_id=1000 * number)])
+        metadata.append([ProducerIdsRecord(broker_id=1, next_producer_id=1000 * number)])
     metadata.mirror_once()
     told = ChangeList(incarnation="one", sequence=1, complete_after=0, metadata_version=ENTRIES)
     store.put(CHANGES_KEY, told.encode())
@@ -284,7 +279,7 @@ def test_what_was_restored_without_lost_metadata_owns_the_archive_and_makes_it_w
     own = LocalDirectoryStore(archive.parent / "data" / METADATA_FOLDER)
     metadata = MetadataLog(own, store, cluster_id=CLUSTER)
     metadata.load()
-    metadata.append([BrokerStarted(node_id=1)])
+    metadata.append([NoOpRecord()])
     metadata.claim_mirror()
     assert metadata.mirror_once() == 0
     assert MetadataLog(store, cluster_id=CLUSTER).load() == metadata.image
@@ -354,10 +349,8 @@ class LostMachine:
         tiered = {"remote.storage.enable": "true"}
         metadata.append(
             [
-                TopicCreated(topic=TOPIC, topic_id=TOPIC_ID, replicas=((1,),), properties=tiered),
-                TopicCreated(
-                    topic=OTHER.topic, topic_id=uuid.UUID(int=7), replicas=((1,),), properties={}
-                ),
+                *topic_records(TOPIC, TOPIC_ID, ((1,),), tiered),
+                *topic_records(OTHER.topic, uuid.UUID(int=7), ((1,),), {}),
             ]
         )
         metadata.mirror_once()

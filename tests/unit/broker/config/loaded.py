@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
-from strandline.broker.cluster.metadata.records import BrokerConfigsSet
+from strandline.broker.cluster.metadata.records import ALL_BROKERS, config_records
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import RunningConfig
+from strandline.broker.protocol.formats.metadata_records import ResourceType
 
 
 def load(*overrides: str) -> BrokerConfig:
@@ -18,9 +19,9 @@ def altered(own: dict[str, str], cluster_wide: dict[str, str], *overrides: str) 
     running = RunningConfig(load(*overrides))
     image = MetadataImage().apply_entry(
         [
-            BrokerConfigsSet(node_id=1, properties=own),
-            BrokerConfigsSet(node_id=None, properties=cluster_wide),
-            BrokerConfigsSet(node_id=2, properties={"max.connections": "2"}),
+            *config_records(ResourceType.BROKER, "1", {}, own),
+            *config_records(ResourceType.BROKER, ALL_BROKERS, {}, cluster_wide),
+            *config_records(ResourceType.BROKER, "2", {}, {"max.connections": "2"}),
         ]
     )
     running.follow(MetadataDelta(MetadataImage(), image), image)

@@ -9,9 +9,10 @@ import pytest
 
 from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.records import BrokerConfigsSet, TopicCreated
+from strandline.broker.cluster.metadata.records import config_records, topic_records
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import check_broker_change
+from strandline.broker.protocol.formats.metadata_records import ResourceType
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LogConfig
 from tests.unit.broker.cluster.controlled import since
@@ -22,8 +23,8 @@ from tests.unit.broker.config.loaded import altered
 
 def test_what_is_taken_back_leaves_what_the_broker_was_started_with() -> None:
     running = altered({"max.connections": "7"}, {}, "max.connections=9")
-    stored = BrokerConfigsSet(node_id=1, properties={"max.connections": "7"})
-    running.follow(*since(MetadataImage().apply(stored), MetadataImage()))
+    stored = config_records(ResourceType.BROKER, "1", {}, {"max.connections": "7"})
+    running.follow(*since(MetadataImage().apply_entry(stored), MetadataImage()))
     assert running.current.network.connections_max == 9
     assert dict(running.current.given) == {"max.connections": "9"}
 
@@ -42,14 +43,8 @@ def test_of_topics_with_the_same_properties_one_is_checked(
     image = MetadataImage()
     for number in range(100):
         properties = {"retention.ms": str(number % 2)}
-        image = image.apply(
-            TopicCreated(
-                topic=f"t{number}",
-                topic_id=uuid.UUID(int=number + 1),
-                replicas=((1,),),
-                properties=properties,
-            )
-        )
+        topic_id = uuid.UUID(int=number + 1)
+        image = image.apply_entry(topic_records(f"t{number}", topic_id, ((1,),), properties))
     checked = 0
     resolve_checked = LogConfig.resolve_checked
 
@@ -66,13 +61,9 @@ def test_of_topics_with_the_same_properties_one_is_checked(
 
 def test_a_topic_that_contradicts_itself_already_holds_up_no_change_of_the_broker() -> None:
     """The file's defaults may have changed since it was made; only what a change breaks is said."""
-    image = MetadataImage().apply(
-        TopicCreated(
-            topic="slow",
-            topic_id=uuid.UUID(int=1),
-            replicas=((1,),),
-            properties={"min.compaction.lag.ms": "5000"},
-        )
+    properties = {"min.compaction.lag.ms": "5000"}
+    image = MetadataImage().apply_entry(
+        topic_records("slow", uuid.UUID(int=1), ((1,),), properties)
     )
     key = "log.cleaner.max.compaction.lag.ms"
     contradicted = load_config(None, [f"{key}=4000"])
@@ -113,14 +104,8 @@ def test_sections_are_checked_as_in_a_file() -> None:
 def test_what_a_broker_could_not_run_with_is_refused(
     properties: dict[str, str], complaint: str
 ) -> None:
-    image = MetadataImage().apply(
-        TopicCreated(
-            topic="tiered",
-            topic_id=uuid.UUID(int=1),
-            replicas=((1,),),
-            properties={"local.retention.ms": "5", "remote.storage.enable": "true"},
-        )
-    )
+    tiered = {"local.retention.ms": "5", "remote.storage.enable": "true"}
+    image = MetadataImage().apply_entry(topic_records("tiered", uuid.UUID(int=1), ((1,),), tiered))
     with pytest.raises(Refusal, match=complaint) as caught:
         check_broker_change(load_config(), image, None, properties)
     assert caught.value.error_code is ErrorCode.INVALID_REQUEST

@@ -21,18 +21,14 @@ import uuid
 from dataclasses import dataclass, field
 
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.records import (
-    ClusterCreated,
-    PartitionsAdded,
-    TopicCreated,
-    TopicDeleted,
-)
+from strandline.broker.cluster.metadata.records import partition_records, topic_records
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer.classic_members import must_join_again, sync
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
 from strandline.broker.coordination.consumer.consumer_shard import ConsumerDecision
 from strandline.broker.coordination.consumer.heartbeats import check_heartbeat
 from strandline.broker.coordination.consumer.migration import partitions_by_id
+from strandline.broker.coordination.groups.group_shard import GroupShard
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupRules,
@@ -56,7 +52,6 @@ from strandline.broker.coordination.model.offset_messages import (
 )
 from strandline.broker.coordination.model.topic_regex import find_topics
 from strandline.broker.coordination.records.offset_records import decode_record
-from strandline.broker.coordination.runtime.shard import GroupShard
 from strandline.broker.protocol.formats.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -64,6 +59,7 @@ from strandline.broker.protocol.formats.consumer_protocol import (
     decode_assignment,
     encode_assignment,
 )
+from strandline.broker.protocol.formats.metadata_records import RemoveTopicRecord
 from strandline.broker.protocol.formats.offsets_topic import GroupMember, GroupMetadataValue
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.support.subscriptions import encode_subscription
@@ -112,7 +108,7 @@ class ConsumerTrace(TraceLines):
         self._elapsed_ms = 0
         self._ids = itertools.count(1)
         self.rules = rules or ConsumerRules()
-        self.image = MetadataImage().apply(ClusterCreated(cluster_id="c"))
+        self.image = MetadataImage(cluster_id="c", version=1)
         for text in topics.split():
             name, _, count = text.partition(":")
             self.create(name, int(count))
@@ -150,26 +146,19 @@ class ConsumerTrace(TraceLines):
     # --- topics ------------------------------------------------------------------------------
 
     def create(self, name: str, partitions: int) -> None:
-        record = TopicCreated(
-            topic=name,
-            topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, f"{name} {self.image.version}"),
-            replicas=((1,),) * partitions,
-            properties={},
-        )
-        self.image = self.image.apply(record)
+        topic_id = uuid.uuid5(uuid.NAMESPACE_DNS, f"{name} {self.image.version}")
+        records = topic_records(name, topic_id, ((1,),) * partitions, {})
+        self.image = self.image.apply_entry(records)
 
     def grow(self, name: str, partitions: int) -> None:
         topic = self.image.topics[name]
-        self.image = self.image.apply(
-            PartitionsAdded(
-                topic_id=topic.topic_id,
-                first_partition=topic.partition_count,
-                replicas=((1,),) * (partitions - topic.partition_count),
-            )
-        )
+        replicas = ((1,),) * (partitions - topic.partition_count)
+        records = partition_records(topic.topic_id, topic.partition_count, replicas)
+        self.image = self.image.apply_entry(records)
 
     def delete(self, name: str) -> None:
-        self.image = self.image.apply(TopicDeleted(topic_id=self.image.topics[name].topic_id))
+        removal = RemoveTopicRecord(topic_id=self.image.topics[name].topic_id)
+        self.image = self.image.apply_entry([removal])
 
     # --- the new protocol --------------------------------------------------------------------
 

@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
 
-from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
+from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.controller_messages import (
+    NewTopic,
+    TopicDefaults,
+    TopicResult,
+)
+from strandline.broker.cluster.metadata.features import first_levels
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
-from strandline.broker.cluster.metadata.records import ClusterCreated, MetadataRecord, TopicCreated
+from strandline.broker.cluster.metadata.records import topic_records
+from strandline.broker.cluster.replicas.partition import HighWatermarkWaiter
+from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, GroupRules
 from strandline.broker.coordination.model.consumer_messages import ConsumerRules
 from strandline.broker.coordination.model.group_config import GroupConfig
 from strandline.broker.coordination.model.offset_messages import CommitRequest, OffsetToCommit
-from strandline.broker.coordination.runtime.group_coordinator import GroupCoordinator
+from strandline.broker.coordination.transactions.transaction_coordinator import (
+    TransactionCoordinator,
+)
+from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.recovery_report import RecoveryReport
-from strandline.storage.model import TopicPartition
+from strandline.storage.model import Isolation, TopicPartition
 from strandline.storage.records.batch.batch import read_header, stamp
 from tests.sim.loop import VirtualClock, run
 from tests.sim.pools import InlinePool
+from tests.unit.broker.cluster.controlled import registered
 
 TOPIC_ID = uuid.UUID(int=7)
 CONFIG = GroupConfig(
@@ -43,10 +55,12 @@ CONFIG = GroupConfig(
 
 
 class MemoryPartition:
-    """A partition that is its own log, in memory; appends fail with `failure` if it is set."""
+    """A partition that is its own log, in memory; appends fail with `failure` if it is set.
+
+    `hold` keeps its high watermark where it is, as a replica that does not fetch.
+    """
 
     must_flush = False
-    leader_epoch = 3
 
     def __init__(self, index: int) -> None:
         self.topic_partition = TopicPartition(OFFSETS_TOPIC, index)
@@ -55,6 +69,8 @@ class MemoryPartition:
         self.end_offset = 0
         self.batches: list[tuple[int, bytes]] = []
         self.failure: Exception | None = None
+        self._held: int | None = None
+        self._waiters: set[HighWatermarkWaiter] = set()
         # Where it was flushed last.
         self.recovery_point = 0
         self.local = self
@@ -65,10 +81,24 @@ class MemoryPartition:
 
     @property
     def high_watermark(self) -> int:
-        return self.end_offset
+        return self.end_offset if self._held is None else self._held
+
+    def hold(self) -> None:
+        self._held = self.high_watermark
+
+    def release(self) -> None:
+        self._held = None
+        for waiter in tuple(self._waiters):
+            waiter.on_high_watermark(1)
+
+    def wait(self, waiter: HighWatermarkWaiter) -> None:
+        self._waiters.add(waiter)
+
+    def stop_waiting(self, waiter: HighWatermarkWaiter) -> None:
+        self._waiters.discard(waiter)
 
     def may_rely_on(self, end_offset: int) -> bool:
-        return end_offset <= self.end_offset
+        return end_offset <= self.high_watermark
 
     def append(self, records: memoryview, *, origin: AppendOrigin) -> None:
         assert origin is AppendOrigin.COORDINATOR
@@ -78,8 +108,9 @@ class MemoryPartition:
         self.batches.append((self.end_offset, bytes(records)))
         self.end_offset += read_header(records).record_count
 
-    def read(self, offset: int, *, bytes_max: int) -> object:
+    def read(self, offset: int, *, bytes_max: int, isolation: Isolation) -> object:
         """One batch at a time, as a log with tiny chunks."""
+        assert isolation is Isolation.LOG_END
         if self.failure is not None:
             raise self.failure
         (batch,) = [data for start, data in self.batches if start == offset]
@@ -96,10 +127,7 @@ class World:
 
     image: MetadataImage = field(
         default_factory=lambda: MetadataImage().apply_entry(
-            [
-                ClusterCreated(cluster_id="c"),
-                TopicCreated(topic="t", topic_id=TOPIC_ID, replicas=((1,),), properties={}),
-            ]
+            [*first_levels(), registered(), *topic_records("t", TOPIC_ID, ((1,),), {})]
         )
     )
     partitions: dict[int, MemoryPartition] = field(
@@ -108,15 +136,20 @@ class World:
     clock: VirtualClock = field(default_factory=VirtualClock)
     executor: InlinePool = field(default_factory=InlinePool)
 
-    async def change(self, decide: Callable[[MetadataImage], Any]) -> Any:
-        decision = decide(self.image)
+    async def create_topics(self, topics: Sequence[NewTopic]) -> Sequence[TopicResult]:
+        decision = controller.create_topics(self.image, topics, defaults=TopicDefaults())
         self.image = self.image.apply_entry(decision.records)
-        return decision
+        return decision.results
 
-    def publish(self, coordinator: GroupCoordinator, record: MetadataRecord) -> None:
+    async def allocate_producer_ids(self) -> range:
+        decision = controller.allocate_producer_ids(self.image, 1)
+        self.image = self.image.apply_entry(decision.records)
+        return decision.results[0]
+
+    def publish(self, coordinator: GroupCoordinator, *records: MetadataRecord) -> None:
         """Changes the metadata, which that coordinator follows."""
         delta = MetadataDelta(self.image)
-        delta.replay([record])
+        delta.replay(records)
         self.image = delta.image()
         coordinator.follow(delta, self.image)
 
@@ -128,8 +161,8 @@ class World:
             replace(CONFIG, offsets_partition_count=len(self.partitions)),
             self,  # type: ignore[arg-type]  # a fake of what is used of it
             self,  # type: ignore[arg-type]  # likewise
+            self,  # type: ignore[arg-type]  # likewise
             node_id=1,
-            topic_defaults=TopicDefaults(),
             clock=self.clock,
             reads=self.executor,
         )
@@ -137,6 +170,22 @@ class World:
     def fail(self, failure: Exception | None) -> None:
         for partition in self.partitions.values():
             partition.failure = failure
+
+
+def move(
+    world: World,
+    coordinator: GroupCoordinator | TransactionCoordinator,
+    topic: str,
+    *,
+    leader: int,
+    epoch: int,
+) -> None:
+    """Gives all partitions of a topic another leader, or another epoch of theirs."""
+    before, delta = world.image.topics[topic], MetadataDelta(world.image)
+    partitions = tuple(replace(one, leader=leader, leader_epoch=epoch) for one in before.partitions)
+    delta.set_topic(replace(before, partitions=partitions))
+    world.image = delta.image()
+    coordinator.follow(delta, world.image)
 
 
 WorldT = TypeVar("WorldT", bound=World)

@@ -57,7 +57,8 @@ class Echo:
             case b"X":
                 raise KeyError("another mistake")
             case b"W":
-                return LateParts(_never())
+                Echo.waiting_count += 1
+                return DeferredAnswer()
             case b"D":
                 return _decoded()
             case _:

@@ -8,10 +8,12 @@ from strandline.broker.cluster.metadata.controller_messages import Intent
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.log_format import decode_snapshot, encode_snapshot
 from strandline.broker.cluster.metadata.records import (
-    BrokerConfigsSet,
-    ClientQuotasSet,
+    ALL_BROKERS,
     QuotaEntity,
+    config_records,
+    quota_records,
 )
+from strandline.broker.protocol.formats.metadata_records import ResourceType
 from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterQuotaEntry,
     AlterQuotaResult,
@@ -173,9 +175,8 @@ ENTITIES = [
 def test_entities_are_found_by_name_default_and_type(wanted: Filter, found: list[int]) -> None:
     image = MetadataImage()
     for names in ENTITIES:
-        image = image.apply(
-            ClientQuotasSet(entity=QuotaEntity.of(names), quotas={"request_percentage": 1.0})
-        )
+        quotas = {"request_percentage": 1.0}
+        image = image.apply_entry(quota_records(QuotaEntity.of(names), {}, quotas))
     described = {entity for entity, _ in describe(image, wanted)}
     assert described == {QuotaEntity.of(ENTITIES[number]) for number in found}
 
@@ -186,12 +187,11 @@ def test_entities_are_found_by_name_default_and_type(wanted: Filter, found: list
 def test_quotas_and_altered_keys_are_in_snapshots() -> None:
     image = MetadataImage(cluster_id="c").apply_entry(
         [
-            ClientQuotasSet(
-                entity=QuotaEntity.of({"user": "", "client-id": "a"}),
-                quotas={"request_percentage": 0.1},
+            *quota_records(
+                QuotaEntity.of({"user": "", "client-id": "a"}), {}, {"request_percentage": 0.1}
             ),
-            BrokerConfigsSet(node_id=None, properties={"max.connections": "7"}),
-            BrokerConfigsSet(node_id=3, properties={"log.retention.ms": "8"}),
+            *config_records(ResourceType.BROKER, ALL_BROKERS, {}, {"max.connections": "7"}),
+            *config_records(ResourceType.BROKER, "3", {}, {"log.retention.ms": "8"}),
         ]
     )
     key = metadata_snapshot_key(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.records import ClientQuotasSet, QuotaEntity
+from strandline.broker.cluster.metadata.records import QuotaEntity, quota_records
 from strandline.broker.quotas.quotas import (
     CLIENTS_MAX,
     ClientQuotas,
@@ -18,7 +18,7 @@ TWO_PER_SECOND = ConnectionRates(all_listeners=2.0, by_listener={})
 
 
 def image_with(names: dict[str, str], **quotas: float) -> MetadataImage:
-    return MetadataImage().apply(ClientQuotasSet(entity=QuotaEntity.of(names), quotas=quotas))
+    return MetadataImage().apply_entry(quota_records(QuotaEntity.of(names), {}, quotas))
 
 
 def active(names: dict[str, str], **quotas: float) -> tuple[ClientQuotas, ManualClock]:

@@ -35,6 +35,8 @@ from tests.support.memory_store import MemoryStore
 TOPICS = [f"t{number:03d}" for number in range(100)]
 PARTITIONS_PER_TOPIC = 40
 HELD = HoldingTransaction(producer_id=77, epoch=1, start_offset=12)
+# Its coordinator knows the transaction of one topic alone.
+KNOWN = SimpleNamespace(transactional_id="app-1", partitions={TopicPartition(TOPICS[1], 5)})
 EXPOSED = Exposure(record_count=9, size_bytes=7, age_s=6.0, late_s=1.5)
 FAILURE = FailureInfo(kind="TierUnavailable", reason="away", attempts=1, since_s=0)
 # Of Python's or C's functions, in one step: some hundred microseconds.
@@ -110,6 +112,7 @@ def steps() -> Callable[[], Iterator[Step]]:
         archive=archive,
         clock=clock,
         partitions_max=10,
+        transactions=SimpleNamespace(not_ended=lambda: {HELD.producer_id: KNOWN}),
         open_transaction_s=lambda _partition, _first_offset: 45.0,
         requests=RequestTraffic(),
         cold_pace=ColdPace(PaceConfig),
@@ -186,7 +189,8 @@ def test_sums_are_those_of_every_partition(steps: Callable[[], Iterator[Step]]) 
         for (name, labels), value in found.items()
         if name == "strandline_remote_copy_held_seconds"
     }
-    assert held == {(topic, "5", "77", "12"): 45.0 for topic in TOPICS[:10]}
+    names = {TOPICS[1]: "app-1"}
+    assert held == {(topic, "5", names.get(topic, ""), "77", "12"): 45.0 for topic in TOPICS[:10]}
     exposed = {
         (name.removeprefix("strandline_exposed_"), labels): value
         for (name, labels), value in found.items()

@@ -34,6 +34,13 @@ def test_a_folder_without_a_cluster_is_no_archive(tmp_path: Path) -> None:
         source.reader(source.schema()).partitions()
 
 
+def test_a_file_in_the_place_of_an_archive_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    source = StrandlineDataSource({"path": str(tmp_path / "file"), "subscribe": "t"})
+    with pytest.raises(InvalidConfig, match=r"/file/cluster\.json: a file is in the way"):
+        source.reader(source.schema()).partitions()
+
+
 def test_a_newer_archive_is_refused_by_version(archive: ArchiveBuilder) -> None:
     newer = encode_document("strandline-cluster", 99, {"cluster_id": "a" * 22})
     archive.object_path(keys.CLUSTER_KEY).write_bytes(newer)

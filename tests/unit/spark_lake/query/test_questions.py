@@ -13,6 +13,7 @@ from strandline.spark_lake.options.options import COLUMNS
 from strandline.spark_lake.plan import planner
 from strandline.spark_lake.query import pruning
 from strandline.storage.tiering.copy import inspection
+from tests.support.heavy import first
 from tests.unit.spark_lake.random_questions import (
     Questions,
     RandomArchive,
@@ -25,7 +26,7 @@ QUESTIONS = 40
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", first(2, range(5)))
 def test_random_questions_have_the_rows_of_a_full_scan(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ import datetime as dt
 import json
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,16 +73,16 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def tables(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> TablesToRead:
-    return make_tables(tmp_path_factory.mktemp(request.param), request.param)
+def tables_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TablesToRead]:
+    """The tables of a format, made once; a fixture with the format as parameter is made anew."""
+    return cache(lambda kind: make_tables(tmp_path_factory.mktemp(kind), kind))
 
 
-@pytest.mark.parametrize(("tables", "name", "read"), CASES, indirect=["tables"])
+@pytest.mark.parametrize(("kind", "name", "read"), CASES)
 def test_a_reader_finds_the_rows_of_the_archive(
-    tables: TablesToRead, name: str, read: Read
+    tables_of: Callable[[str], TablesToRead], kind: str, name: str, read: Read
 ) -> None:
+    tables = tables_of(kind)
     expected = in_order(tables.expected(name))
     if read is by_pyiceberg:
         expected = with_empty_lists_of_structs(expected)

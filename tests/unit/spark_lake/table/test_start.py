@@ -308,15 +308,22 @@ def test_a_lost_catalog_is_told_with_the_way_back_and_no_row_is_there_twice(
 
 
 @pytest.mark.parametrize("table_format", [{}, DELTA])
-def test_a_sync_tells_of_a_file_of_the_table_that_somebody_deleted(
+def test_each_command_tells_of_a_file_of_the_table_that_somebody_deleted(
     orders: ArchiveBuilder, table_format: dict[str, Any]
 ) -> None:
     sync(orders, **table_format)
     lost = Path(data_files(orders)[0])
     content = lost.read_bytes()
     lost.unlink()
-    with pytest.raises(TableRefused, match=f"has lost 1 file .*{lost.name}.*put them back"):
-        sync(orders, **table_format)
+    commands: tuple[Callable[[], object], ...] = (
+        lambda: sync(orders, **table_format),
+        lambda: make_run(orders, **table_format).check(),
+        lambda: make_run(orders, **table_format).check(deep=True),
+        lambda: make_run(orders, **table_format).maintain(),
+    )
+    for command in commands:
+        with pytest.raises(TableRefused, match=f"has lost 1 file .*{lost.name}.*put them back"):
+            command()
     lost.write_bytes(content)
     add_rows(orders, base=80)
     assert sync(orders, **table_format).rows == 80

@@ -553,6 +553,7 @@ def test_nulls_in_lists_outlive_a_rewrite(orders: ArchiveBuilder) -> None:
     assert dict(found)[True] > 80
 
 
+@pytest.mark.heavy
 def test_a_commit_costs_the_same_after_ten_thousand_files(
     orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

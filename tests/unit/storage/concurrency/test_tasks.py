@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from strandline.storage.concurrency.tasks import begin, side_by_side
+from strandline.storage.concurrency.tasks import eager_start, side_by_side
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ async def _fails(turns: int) -> None:
 
 def test_what_waits_for_nothing_has_ended_when_it_is_begun() -> None:
     async def main() -> None:
-        ended = begin(_waits(0, "found"))
+        ended = eager_start(_waits(0, "found"))
         assert ended.done()
         assert ended.result() == "found"
 
@@ -38,13 +38,13 @@ def test_what_waits_goes_on_from_there() -> None:
         loading: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
         async def load() -> int:
-            async with asyncio.timeout(60):  # only a task has it
+            async with asyncio.timeout(60):
                 return 1 + await asyncio.shield(loading) + await _waits(2, 1)
 
         async def read() -> int:
             return await asyncio.shield(loading) + await load()
 
-        reading = begin(read())
+        reading = eager_start(read())
         assert not reading.done()
         loading.set_result(10)
         assert await reading == 22
@@ -52,10 +52,51 @@ def test_what_waits_goes_on_from_there() -> None:
     asyncio.run(main())
 
 
+def test_its_first_step_is_in_the_task_that_ends_it_and_not_in_the_caller_s() -> None:
+    tasks: list[asyncio.Task[None] | None] = []
+
+    async def work() -> None:
+        tasks.append(asyncio.current_task())
+        await asyncio.sleep(0)
+        tasks.append(asyncio.current_task())
+
+    async def main() -> None:
+        started = eager_start(work())
+        tasks.append(asyncio.current_task())
+        await started
+        assert tasks == [started, asyncio.current_task(), started]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_in_a_task", [True, False])
+def test_a_time_limit_holds_from_the_first_step_on(is_in_a_task: bool) -> None:
+    """Nothing is awaited before the limit: a coroutine outside a task has none."""
+
+    async def limited() -> str:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            return "too late"
+        return "in time"
+
+    async def main() -> None:
+        if is_in_a_task:
+            assert await eager_start(limited()) == "too late"
+            return
+        started: asyncio.Future[asyncio.Task[str]] = asyncio.Future()
+        loop = asyncio.get_running_loop()
+        loop.call_soon(lambda: started.set_result(eager_start(limited())))
+        assert await (await started) == "too late"
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("turns", [0, 1, 2])
 def test_its_failure_is_told_to_who_asks_for_the_result(turns: int) -> None:
     async def main() -> None:
-        failing = begin(_fails(turns))
+        failing = eager_start(_fails(turns))
         with pytest.raises(ValueError, match="no such thing"):
             await failing
 
@@ -73,7 +114,7 @@ def test_who_gives_up_ends_what_was_begun(turns: int) -> None:
             events.append("left")
 
     async def main(work: Coroutine[object, object, None]) -> None:
-        reading = begin(work)
+        reading = eager_start(work)
         await _waits(turns, None)
         reading.cancel()
         await asyncio.wait([reading])

@@ -27,6 +27,7 @@ from strandline.storage.records.batch.marker import (
 )
 from strandline.storage.records.batch.record import Record, encode_batch, with_crc
 from strandline.storage.records.compression import Codec
+from tests.support.lone_replica import append_alone
 from tests.support.manual_clock import ManualClock
 
 NOW_MS = 1_700_000_000_000
@@ -44,7 +45,7 @@ def open_log(
     config: LogConfig | None = None,
 ) -> LocalLog:
     directory.mkdir(exist_ok=True)
-    return LocalLog.open(
+    opened = LocalLog.open(
         directory,
         topic_partition=PARTITION,
         topic_id=TOPIC_ID,
@@ -54,6 +55,8 @@ def open_log(
         log_start_offset=log_start_offset,
         clean_shutdown=clean_shutdown,
     )
+    opened.advance_high_watermark(opened.end_offset)
+    return opened
 
 
 def batch(
@@ -108,7 +111,7 @@ def patched(records: memoryview, position: int, layout: str, *values: int) -> me
 
 
 def append(log: LocalLog, records: memoryview, *, leader_epoch: int = 0) -> AppendInfo:
-    return log.append(records, leader_epoch=leader_epoch, origin=origin_of(records))
+    return append_alone(log, records, leader_epoch=leader_epoch, origin=origin_of(records))
 
 
 def origin_of(records: memoryview) -> AppendOrigin:
@@ -121,9 +124,8 @@ def origin_of(records: memoryview) -> AppendOrigin:
 
 
 def append_marker(log: LocalLog, kind: MarkerType, *, producer_id: int) -> AppendInfo:
-    return log.append(
-        marker(kind, producer_id=producer_id), leader_epoch=0, origin=AppendOrigin.COORDINATOR
-    )
+    ended = marker(kind, producer_id=producer_id)
+    return append_alone(log, ended, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
 
 
 def fill(log: LocalLog, batch_count: int, *, record_count: int = 10, value_bytes: int = 50) -> None:

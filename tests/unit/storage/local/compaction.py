@@ -143,6 +143,7 @@ class CompactedLog:
         self.dirs = self._open_dirs()
         loaded = self.dirs.load(lambda _key, _topic_id: config or self.config)
         self.log = loaded[PARTITION]
+        self.log.advance_high_watermark(self.log.end_offset)
         self._make_cleaner()
 
     # --- what readers see --------------------------------------------------------------------

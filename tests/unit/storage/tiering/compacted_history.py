@@ -43,6 +43,7 @@ from strandline.storage.remote.manifest.store import read_page
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.remote.segment.meta import Section
 from strandline.storage.tiering.audit.orphans import compare, delete_orphans
+from tests.support.lone_replica import append_alone
 from tests.support.memory_store import Fault, Timing
 from tests.unit.storage.local.builders import marker
 from tests.unit.storage.tiering.harness import Rig
@@ -122,13 +123,15 @@ class History(Rig):
             transactional=True,
         )
         self._sequence += len(records)
-        self.log.append(
+        append_alone(
+            self.log,
             memoryview(bytearray(content)),
             leader_epoch=self.leader_epoch,
             origin=AppendOrigin.COORDINATOR,
         )
         kind = MarkerType.COMMIT if commits else MarkerType.ABORT
-        self.log.append(
+        append_alone(
+            self.log,
             marker(kind, producer_id=PRODUCER_ID),
             leader_epoch=self.leader_epoch,
             origin=AppendOrigin.COORDINATOR,

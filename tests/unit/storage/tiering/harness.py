@@ -37,7 +37,7 @@ from strandline.storage.concurrency.alterations import Alterations
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.cleaner.cleaner import CleanerConfig, LogCleaner
 from strandline.storage.local.formats import checkpoint
-from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
 from strandline.storage.local.log_dirs import missing_folder_mark
 from strandline.storage.model import Isolation, TopicIdPartition, TopicPartition
 from strandline.storage.records.batch.any_batch import walk
@@ -58,6 +58,7 @@ from strandline.storage.tiering.manager.manager import TieringManager
 from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
 from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.retry import RetryPolicy
+from tests.support.lone_replica import append_alone
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.unit.storage.local.compaction import InlineProcess, InThisThread
@@ -168,6 +169,8 @@ class Rig:
         )
         self.inspector = inspector or DirectInspector(self.clock)
         self.executors = Executors.new(self.copies)
+        # Whether there is no other replica: what is appended moves the high watermark.
+        self.is_alone = True
         self.sent: list[bytes] = []
         # The last value of each key that `put` appended.
         self.latest: dict[bytes, bytes | None] = {}
@@ -222,6 +225,7 @@ class Rig:
             was_compacted=self.cleaned_offset is not None,
         )
         local.cleaned_offset = self.cleaned_offset
+        local.advance_high_watermark(local.end_offset)
         self.log = UnifiedLog(local, log_start_offset=log_start)
         self.guard = JumpGuard(self.clock)
         self._reader = ColdReader(self.store, self.executors.reads)
@@ -299,7 +303,7 @@ class Rig:
                 ]
             )
         )
-        self.log.append(memoryview(batch), leader_epoch=self.leader_epoch)
+        self.append(batch)
         self.sent.append(bytes(batch))
 
     def put(
@@ -320,8 +324,12 @@ class Rig:
             producer_epoch=first,
             base_sequence=first,
         )
-        self.log.append(memoryview(bytearray(batch)), leader_epoch=self.leader_epoch)
+        self.append(bytearray(batch))
         self.latest.update(records)
+
+    def append(self, batch: bytearray, *, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendInfo:
+        append = append_alone if self.is_alone else UnifiedLog.append
+        return append(self.log, memoryview(batch), leader_epoch=self.leader_epoch, origin=origin)
 
     def roll(self) -> None:
         self.log.local.roll()
@@ -418,16 +426,16 @@ class Rig:
         """One fetch, from whichever tier: its batches, and the offset of the next one."""
         local = self.log.read(offset, bytes_max=bytes_max, isolation=isolation)
         if local is not None:
-            assert local.range is not None or offset == self.log.end_offset
+            assert local.range is not None or offset >= self.log.high_watermark
             return b"" if local.range is None else local.range.read(), local.next_offset
         cold = await self.log.read_remote(offset, bytes_max=bytes_max, isolation=isolation)
         return b"".join(cold.buffers), cold.next_offset
 
     async def read_all(self, from_offset: int | None = None) -> bytes:
-        """Every batch from `from_offset` (the log start) to the end."""
+        """Every batch from `from_offset` (the log start) to the high watermark."""
         offset = self.log.log_start_offset if from_offset is None else from_offset
         found: list[bytes] = []
-        while offset < self.log.end_offset:
+        while offset < self.log.high_watermark:
             content, offset = await self.read(offset)
             found.append(content)
         return b"".join(found)

@@ -24,6 +24,7 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.records.batch.record import Record, encode_batch
+from tests.support.lone_replica import append_alone
 from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import (
     GRACE_MS,
@@ -196,11 +197,11 @@ async def test_a_producer_goes_on_where_it_was_when_the_disk_is_lost(tmp_path: P
         rig.produce()
         record = Record(offset=0, timestamp_ms=rig.clock.now_ms(), key=None, value=b"once")
         batch = encode_batch([record], producer_id=7, producer_epoch=0, base_sequence=0)
-        sent = rig.log.append(memoryview(bytearray(batch)), leader_epoch=rig.leader_epoch)
+        sent = append_alone(rig.log, memoryview(bytearray(batch)), leader_epoch=rig.leader_epoch)
         rig.roll()
         await rig.settle()
         await rig.lose_disk()
-        again = rig.log.append(memoryview(bytearray(batch)), leader_epoch=rig.leader_epoch)
+        again = append_alone(rig.log, memoryview(bytearray(batch)), leader_epoch=rig.leader_epoch)
         assert (again.duplicate, again.base_offset) == (True, sent.base_offset)
         assert rig.log.end_offset == 11
 

@@ -45,7 +45,4 @@ class Producer:
         return self._append(bytearray(batch))
 
     def _append(self, batch: bytearray) -> int:
-        appended = self._rig.log.append(
-            memoryview(batch), leader_epoch=1, origin=AppendOrigin.COORDINATOR
-        )
-        return appended.base_offset
+        return self._rig.append(batch, origin=AppendOrigin.COORDINATOR).base_offset

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from strandline.broker.cluster.metadata import controller
@@ -14,7 +16,9 @@ from strandline.broker.cluster.metadata.controller_messages import (
     TopicReference,
 )
 from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.topic_names import collision_key
 from strandline.broker.config.loading import load_config
+from strandline.broker.protocol.formats.metadata_records import RemoveTopicRecord, TopicRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LONG_MAX
 from strandline.storage.errors import StorageError
@@ -26,6 +30,8 @@ from tests.unit.broker.cluster.controlled import (
     A,
     create,
     refusal,
+    registered,
+    with_brokers,
     with_topic,
 )
 
@@ -79,7 +85,7 @@ def test_a_topic_named_twice_is_not_created_and_answered_once() -> None:
     assert (duplicate.name, duplicate.error_code) == ("a", ErrorCode.INVALID_REQUEST)
     assert duplicate.error_message == "Duplicate topic name."
     assert (good.name, good.error_code) == ("b", ErrorCode.NONE)
-    assert len(decision.records) == 1
+    assert [record.name for record in decision.records if isinstance(record, TopicRecord)] == ["b"]
 
 
 @pytest.mark.parametrize("partition_count", [0, -2, -(2**31)])
@@ -165,7 +171,7 @@ def test_topics_without_settings_follow_the_brokers_configuration() -> None:
 
 
 def test_a_topic_is_deleted_by_name_or_by_id_and_answered_with_both() -> None:
-    image = with_topic("a", A)
+    image = with_topic("a", A, remote_storage_enable="true")
     for reference in (TopicReference(name="a"), TopicReference(topic_id=A)):
         decision = controller.delete_topics(image, [reference], defaults=DEFAULTS)
         (result,) = decision.results
@@ -228,8 +234,15 @@ def test_deletion_can_be_turned_off() -> None:
     assert decision.results[0].error_code == ErrorCode.TOPIC_DELETION_DISABLED
 
 
-def test_a_purge_is_noted_once() -> None:
+def test_a_topic_that_never_had_an_archive_is_not_purged() -> None:
     image = with_topic("a", A)
+    decision = controller.delete_topics(image, [TopicReference(name="a")], defaults=DEFAULTS)
+    assert decision.records == (RemoveTopicRecord(topic_id=A),)
+    assert not image.apply_entry(decision.records).pending_purges
+
+
+def test_a_purge_is_noted_once() -> None:
+    image = with_topic("a", A, remote_log_delete_on_disable="true")
     image = image.apply_entry(
         controller.delete_topics(image, [TopicReference(name="a")], defaults=DEFAULTS).records
     )
@@ -243,9 +256,7 @@ def test_a_purge_is_noted_once() -> None:
 
 def test_new_partitions_follow_the_old_ones() -> None:
     image = with_topic("a", partitions=2)
-    decision = controller.create_partitions(
-        image, [NewPartitions(name="a", partition_count=5)], node_ids=(1,)
-    )
+    decision = controller.create_partitions(image, [NewPartitions(name="a", partition_count=5)])
     assert decision.results[0].error_code == ErrorCode.NONE
     assert image.apply_entry(decision.records).topics["a"].partition_count == 5
 
@@ -284,7 +295,7 @@ def test_new_partitions_follow_the_old_ones() -> None:
 def test_partitions_that_cannot_be_added_are_refused(
     asked: NewPartitions, code: ErrorCode, message: str | None
 ) -> None:
-    decision = controller.create_partitions(with_topic("a"), [asked], node_ids=(1,))
+    decision = controller.create_partitions(with_topic("a"), [asked])
     assert decision.records == ()
     assert decision.results[0].error_code == code
     assert message is None or decision.results[0].error_message == message
@@ -293,10 +304,10 @@ def test_partitions_that_cannot_be_added_are_refused(
 def test_partitions_of_a_topic_named_twice_or_only_validated_stay_as_they_are() -> None:
     image = with_topic("a")
     asked = NewPartitions(name="a", partition_count=3)
-    twice = controller.create_partitions(image, [asked, asked], node_ids=(1,))
+    twice = controller.create_partitions(image, [asked, asked])
     assert twice.records == ()
     assert [result.error_code for result in twice.results] == [ErrorCode.INVALID_REQUEST]
-    checked = controller.create_partitions(image, [asked], node_ids=(1,), intent=Intent.VALIDATE)
+    checked = controller.create_partitions(image, [asked], intent=Intent.VALIDATE)
     assert checked.records == ()
     assert checked.results[0].error_code == ErrorCode.NONE
 
@@ -353,14 +364,25 @@ def test_bad_properties_and_unknown_topics_are_refused() -> None:
 def test_every_start_of_a_broker_raises_its_leader_epochs() -> None:
     image = with_topic("a")
     for expected in (1, 2):
-        image = image.apply_entry(controller.start_broker(1).records)
+        image = image.apply_entry(controller.register_broker(image, registered()).records)
         assert {p.leader_epoch for p in image.topics["a"].partitions} == {expected}
+        assert {p.partition_epoch for p in image.topics["a"].partitions} == {expected}
+
+
+def test_the_epoch_of_a_broker_is_the_offset_of_its_record_and_rises_with_each_start() -> None:
+    image, epochs = with_topic("a", partitions=3), []
+    for _ in range(3):
+        offset = image.next_offset
+        image = image.apply_entry(controller.register_broker(image, registered()).records)
+        epochs.append(image.brokers[1].broker_epoch)
+        assert epochs[-1] == offset
+    assert epochs == sorted(set(epochs))
 
 
 def test_producer_ids_are_never_given_away_twice() -> None:
-    image, seen = MetadataImage(), set[int]()
+    image, seen = with_brokers(1), set[int]()
     for _ in range(3):
-        decision = controller.allocate_producer_ids(image, 10)
+        decision = controller.allocate_producer_ids(image, 1, 10)
         (block,) = decision.results
         assert seen.isdisjoint(block)
         seen.update(block)
@@ -369,6 +391,21 @@ def test_producer_ids_are_never_given_away_twice() -> None:
 
 
 def test_running_out_of_producer_ids_is_an_error_and_no_wrap_around() -> None:
-    image = MetadataImage(next_producer_id=LONG_MAX - 5)
+    image = replace(with_brokers(1), next_producer_id=LONG_MAX - 5)
     with pytest.raises(StorageError, match="given away"):
-        controller.allocate_producer_ids(image, 10)
+        controller.allocate_producer_ids(image, 1, 10)
+
+
+def test_a_new_topic_costs_no_key_for_each_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = (NewTopic(name=f"t.{number}") for number in range(100))
+    image = with_brokers(1).apply_entry(create(*names).records)
+    keys: list[str] = []
+
+    def counted(name: str) -> str:
+        keys.append(name)
+        return collision_key(name)
+
+    monkeypatch.setattr(controller, "collision_key", counted)
+    (result,) = create(NewTopic(name="t_7"), image=image).results
+    assert result.error_message == "Topic 't_7' collides with existing topic: t.7"
+    assert keys == ["t_7"]

@@ -12,7 +12,7 @@ from strandline.broker.cluster.metadata.log_format import (
     encode_snapshot,
     entry_checksum,
 )
-from strandline.broker.cluster.metadata.records import FeatureLevelSet
+from strandline.broker.protocol.formats.metadata_records import FeatureLevelRecord
 from strandline.storage.errors import (
     CorruptFile,
     UnsupportedFormat,
@@ -61,36 +61,25 @@ def test_an_entry_under_another_number_is_refused() -> None:
 def test_an_entry_of_a_newer_release_is_refused_as_such() -> None:
     store = MemoryStore()
     opened(store)
-    newer = store.get(metadata_log_key(1)).replace(b'"version":1', b'"version":2')
+    newer = store.get(metadata_log_key(1)).replace(b'"version":2', b'"version":3')
     store.put(metadata_log_key(2), newer, condition=IfAbsent())
-    with pytest.raises(UnsupportedFormat, match="version 2"):
+    with pytest.raises(UnsupportedFormat, match="version 3"):
         opened(store)
 
 
 @pytest.mark.parametrize(
-    ("version", "writer"), [(2, "a state before the first release"), (5, "a later release")]
+    ("version", "writer"), [(2, "a state before the first release"), (6, "a later release")]
 )
 def test_a_snapshot_of_another_version_is_refused_as_such(version: int, writer: str) -> None:
     content = encode_snapshot(MetadataImage(), head_checksum=NO_ENTRY_CHECKSUM)
-    other = content.replace(b'"version":3', b'"version":%d' % version)
+    other = content.replace(b'"version":5', b'"version":%d' % version)
     with pytest.raises(UnsupportedFormat, match=f"version {version}, .*: {writer} wrote it"):
         decode_snapshot(other, key=metadata_snapshot_key(0), index=0)
 
 
-@pytest.mark.parametrize(("levels", "version"), [({}, 3), ({"transaction.version": 1}, 4)])
-def test_a_snapshot_with_levels_of_features_has_a_version_of_its_own(
-    levels: dict[str, int], version: int
-) -> None:
-    """A release that does not know levels would take a feature for one of the default level."""
-    image = MetadataImage(feature_levels=levels)
-    content = encode_snapshot(image, head_checksum=NO_ENTRY_CHECKSUM)
-    assert b'"version":%d' % version in content
-    assert decode_snapshot(content, key=metadata_snapshot_key(0), index=0).image == image
-
-
 @pytest.mark.parametrize("levels", [{"transaction.version": 3}, {"no.such": 1}])
 def test_a_level_that_only_a_later_release_knows_is_refused(levels: dict[str, int]) -> None:
-    records = [FeatureLevelSet(feature=name, level=level) for name, level in levels.items()]
+    records = [FeatureLevelRecord(name=n, feature_level=level) for n, level in levels.items()]
     with pytest.raises(UnsupportedFormat, match="a later release set it"):
         MetadataImage().apply_entry(records)
 
@@ -100,7 +89,7 @@ def test_an_entry_without_records_is_refused() -> None:
     opened(store)
     empty = encode_entry(
         [],
-        index=2,
+        before=MetadataImage(version=1),
         cluster_id=CLUSTER,
         previous=entry_checksum(store.get(metadata_log_key(1))),
         writer="w",

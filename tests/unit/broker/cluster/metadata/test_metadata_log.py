@@ -13,11 +13,7 @@ from strandline.broker.cluster.metadata.metadata_log import (
     MetadataLog,
     MetadataRaced,
 )
-from strandline.broker.cluster.metadata.records import (
-    BrokerStarted,
-    ProducerIdsAllocated,
-    TopicDeleted,
-)
+from strandline.broker.protocol.formats.metadata_records import RemoveTopicRecord
 from strandline.storage.errors import (
     CorruptFile,
     TierUnavailable,
@@ -26,7 +22,15 @@ from strandline.storage.remote.keys import metadata_log_key
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.open_store import open_store
 from tests.support.memory_store import Fault, MemoryStore, Timing
-from tests.unit.broker.cluster.metadata_rig import CLUSTER, created, fill, history, keys_in, opened
+from tests.unit.broker.cluster.metadata_rig import (
+    CLUSTER,
+    created,
+    fill,
+    history,
+    keys_in,
+    opened,
+    producer_ids,
+)
 
 # --- appending and loading ---------------------------------------------------------------------
 
@@ -55,7 +59,7 @@ def test_a_failed_write_changes_nothing_and_the_next_append_goes_on() -> None:
     before = metadata.image
     store.add_fault(Fault(operation="put", error=TierUnavailable))
     with pytest.raises(TierUnavailable):
-        metadata.append([created(0)])
+        metadata.append(created(0))
     assert metadata.image == before
     fill(metadata, 1)
     assert opened(store).image == metadata.image
@@ -66,10 +70,10 @@ def test_an_append_whose_answer_was_lost_is_found_by_the_next_one() -> None:
     metadata = opened(store)
     store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Timing.AFTER))
     with pytest.raises(TierUnavailable):
-        metadata.append([created(0)])
+        metadata.append(created(0))
     # Decided again on the old image, the same topic would exist twice.
     with pytest.raises(MetadataRaced):
-        metadata.append([created(0)])
+        metadata.append(created(0))
     assert "t0" in metadata.image.topics
     fill(metadata, 1, first=1)
     assert sorted(opened(store).image.topics) == ["t0", "t1"]
@@ -80,20 +84,20 @@ def test_refreshing_settles_an_open_outcome() -> None:
     metadata = opened(store)
     store.add_fault(Fault(operation="put", error=TierUnavailable, moment=Timing.AFTER))
     with pytest.raises(TierUnavailable):
-        metadata.append([created(0)])
+        metadata.append(created(0))
     assert "t0" not in metadata.image.topics
     assert "t0" in metadata.refresh().topics
 
 
 def test_of_two_brokers_one_wins_and_the_other_learns_what_was_written(store: ObjectStore) -> None:
     one, two = opened(store), opened(store)
-    one.append([ProducerIdsAllocated(next_producer_id=1000)])
+    one.append(producer_ids(1000))
     with pytest.raises(MetadataRaced, match="entry 2 was written by another broker"):
-        two.append([ProducerIdsAllocated(next_producer_id=1000)])
+        two.append(producer_ids(1000))
     assert two.image == one.image
-    two.append([ProducerIdsAllocated(next_producer_id=2000)])
+    two.append(producer_ids(2000))
     with pytest.raises(MetadataRaced):
-        one.append([created(0)])
+        one.append(created(0))
     assert one.image.next_producer_id == 2000
 
 
@@ -133,7 +137,7 @@ def test_records_that_do_not_fit_never_reach_the_store() -> None:
     metadata = opened(store)
     before = keys_in(store)
     with pytest.raises(CorruptFile):
-        metadata.append([TopicDeleted(topic_id=uuid.UUID(int=1))])
+        metadata.append([RemoveTopicRecord(topic_id=uuid.UUID(int=1))])
     assert keys_in(store) == before
 
 
@@ -167,7 +171,7 @@ def test_a_crash_at_any_step_loses_no_acknowledged_entry(moment: Timing) -> None
         survivor = opened(store)
         if acknowledged.version:
             assert survivor.image in (acknowledged, attempted), step
-        survivor.append([BrokerStarted(node_id=1)])
+        survivor.append(producer_ids(10**6))
         assert opened(store).image == survivor.image
 
 

@@ -5,20 +5,30 @@ from __future__ import annotations
 import pytest
 
 from strandline.broker.cluster.metadata.controller_messages import NewTopic, ReplicaAssignment
-from strandline.broker.cluster.metadata.records import TopicCreated
+from strandline.broker.protocol.formats.metadata_records import PartitionRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.cluster.controlled import (
     assigned,
     create,
     refusal,
+    registered,
+    with_brokers,
 )
 
 
 def test_leaders_go_round_the_brokers() -> None:
     decision = create(NewTopic(name="a", partition_count=4, replication_factor=2), nodes=(3, 1, 2))
-    (record,) = decision.records
-    assert isinstance(record, TopicCreated)
-    assert record.replicas == ((1, 2), (2, 3), (3, 1), (1, 2))
+    placed = [one.replicas for one in decision.records if isinstance(one, PartitionRecord)]
+    assert placed == [(1, 2), (2, 3), (3, 1), (1, 2)]
+
+
+def test_a_fenced_broker_gets_no_replicas_but_may_be_named() -> None:
+    image = with_brokers(1, 2).apply_entry([registered(3, fenced=True)])
+    decision = create(NewTopic(name="a", partition_count=4, replication_factor=2), image=image)
+    placed = [one.replicas for one in decision.records if isinstance(one, PartitionRecord)]
+    assert placed == [(1, 2), (2, 1), (1, 2), (2, 1)]
+    named = create(NewTopic(name="a", assignments=assigned((3, 1))), image=image)
+    assert named.results[0].error_code == ErrorCode.NONE
 
 
 def test_an_assignment_to_this_broker_is_taken_in_any_order() -> None:

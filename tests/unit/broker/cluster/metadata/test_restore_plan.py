@@ -5,20 +5,14 @@ from __future__ import annotations
 import uuid
 
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.records import (
-    ClusterCreated,
-    LeaderEpochsRaised,
-    PartitionsAdded,
-    ProducerIdsAllocated,
-    TopicCreated,
-    TopicDeleted,
-)
+from strandline.broker.cluster.metadata.records import partition_records, topic_records
 from strandline.broker.cluster.metadata.restore_plan import (
     PRODUCER_IDS_SKIPPED,
     correct_numbers,
     correct_topics,
     foreign_nodes,
 )
+from strandline.broker.protocol.formats.metadata_records import RemoveTopicRecord
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
 
@@ -28,12 +22,7 @@ NODE = 1
 
 def mirrored(*, node: int = NODE, partitions: int = 2) -> MetadataImage:
     """What the mirror has: one topic."""
-    return MetadataImage().apply_entry(
-        [
-            ClusterCreated(cluster_id="c"),
-            TopicCreated(topic="a", topic_id=A, replicas=((node,),) * partitions, properties={}),
-        ]
-    )
+    return MetadataImage().apply_entry(topic_records("a", A, ((node,),) * partitions, {}))
 
 
 def info(
@@ -60,13 +49,8 @@ def test_what_agrees_is_not_touched() -> None:
 def test_topics_and_partitions_that_came_after_the_mirror_are_made_again() -> None:
     found = correct_topics(mirrored(), [info(partitions=5), info("b", B)], node_id=NODE)
     assert found.records == (
-        PartitionsAdded(topic_id=A, first_partition=2, replicas=((NODE,),) * 3),
-        TopicCreated(
-            topic="b",
-            topic_id=B,
-            replicas=((NODE,),) * 2,
-            properties={"remote.storage.enable": "true"},
-        ),
+        *partition_records(A, 2, ((NODE,),) * 3),
+        *topic_records("b", B, ((NODE,),) * 2, {"remote.storage.enable": "true"}),
     )
     image = mirrored().apply_entry(found.records)
     assert image.topics["a"].partition_count == 5
@@ -75,7 +59,7 @@ def test_topics_and_partitions_that_came_after_the_mirror_are_made_again() -> No
 def test_a_topic_deleted_after_the_mirror_is_deleted_and_its_name_is_free() -> None:
     found = correct_topics(mirrored(), [info(deleted_ms=1), info("a", B)], node_id=NODE)
     image = mirrored().apply_entry(found.records)
-    assert found.records[0] == TopicDeleted(topic_id=A)
+    assert found.records[0] == RemoveTopicRecord(topic_id=A)
     assert image.topics["a"].topic_id == B
 
 
@@ -89,12 +73,9 @@ def test_two_living_topics_of_one_name_are_a_problem_and_the_mirrors_wins() -> N
 def test_epochs_and_producer_ids_go_on_above_everything_that_was_used() -> None:
     partitions = {TopicIdPartition("a", A, number): epoch for number, epoch in ((0, 7), (1, 0))}
     records = correct_numbers(mirrored(), partitions, producer_id_max=41)
-    assert records == (
-        LeaderEpochsRaised(topic_id=A, leader_epochs=((0, 7),)),
-        ProducerIdsAllocated(next_producer_id=42 + PRODUCER_IDS_SKIPPED),
-    )
     image = mirrored().apply_entry(records)
     assert [p.leader_epoch for p in image.topics["a"].partitions] == [7, 0]
+    assert image.next_producer_id == 42 + PRODUCER_IDS_SKIPPED
 
 
 def test_partitions_of_other_nodes_are_noticed() -> None:

@@ -66,7 +66,7 @@ def partition(tmp_path: Path) -> Iterator[Partition]:
 
 
 def _handlers(partition: Partition) -> OffsetHandlers:
-    replicas = SimpleNamespace(partition=lambda _topic, _partition: partition)
+    replicas = SimpleNamespace(leader=lambda _topic, _index, _epoch: partition)
     return OffsetHandlers(cast(Services, SimpleNamespace(replicas=replicas)))
 
 
@@ -193,6 +193,8 @@ class MovedLog:
         self.begun = threading.Event()
         self.moved = threading.Event()
 
+    def advance_high_watermark(self, _offset: int) -> None: ...
+
     def flush(self, _up_to: int | None = None) -> None:
         self.begun.set()
         assert self.moved.wait(30)
@@ -205,6 +207,7 @@ def partition_over(log: object, syncs: Executor) -> Partition:
         uuid.uuid4(),
         cast(UnifiedLog, log),
         0,
+        leader_id=1,
         syncs=syncs,
         traffic=TopicTraffic(),
     )
@@ -246,6 +249,8 @@ def test_who_waits_for_a_flush_of_what_was_cut_off_meanwhile_is_refused() -> Non
     class CutLog:
         recovery_point = 0
 
+        def advance_high_watermark(self, _offset: int) -> None: ...
+
         def flush(self, _up_to: int | None = None) -> None:
             self.recovery_point = log.end_offset = END // 2
 
@@ -279,6 +284,8 @@ class SyncedLog:
         self._read_count += 1
         assert self._read_count < self.READS_MAX, "a caller asks again and again"
         return self._synced_end
+
+    def advance_high_watermark(self, _offset: int) -> None: ...
 
     def flush(self, _up_to: int | None = None) -> None:
         self._synced_end = self.end_offset

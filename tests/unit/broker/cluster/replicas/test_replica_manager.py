@@ -12,12 +12,19 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
-from strandline.broker.cluster.metadata.records import TopicConfigsSet, TopicCreated
-from strandline.broker.cluster.metadata.tiers import LocalTier
+from strandline.broker.cluster.metadata.records import config_records, topic_records
+from strandline.broker.cluster.replicas.partition import LeaderRefusal
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.cluster.replicas.tiers import LocalTier
+from strandline.broker.protocol.formats.metadata_records import ResourceType
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage import files
+from strandline.storage.concurrency import turns
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.formats import checkpoint
+from strandline.storage.local.log_dirs import folder_work
+from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.model import TopicId
 from tests.unit.broker.cluster.controlled import since, since_nothing, with_topic
 from tests.unit.broker.cluster.served import serving, serving_nothing
@@ -38,6 +45,7 @@ def test_a_deleted_topic_is_served_by_no_partition_although_a_folder_cannot_be_r
             shutil.rmtree(tmp_path / "t-0")
             await replicas.follow(*since(with_topic("t", partitions=3), MetadataImage()))
             assert replicas.partitions() == ()
+            await replicas.deleted()
             assert [replicas.partition("t", index) for index in range(3)] == [None] * 3
 
     asyncio.run(delete())
@@ -47,7 +55,10 @@ def test_a_deleted_topic_is_served_by_no_partition_although_a_folder_cannot_be_r
     dirs.close()
 
 
-def test_a_change_of_one_topic_looks_at_that_topic_alone(tmp_path: Path) -> None:
+def test_a_change_of_one_topic_looks_at_that_topic_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S_MAX", 0.0)
     dirs = open_dirs(tmp_path)
     asked: list[str] = []
 
@@ -61,20 +72,20 @@ def test_a_change_of_one_topic_looks_at_that_topic_alone(tmp_path: Path) -> None
         with ThreadPoolExecutor(1) as disk:
             replicas = Asked(
                 dirs,
-                LocalTier({}, lookups=disk, on_purged=lambda _topic_id: None),
+                LocalTier({}, lookups=disk),
                 topic_defaults=lambda: dict(defaults),
-                disk=disk,
+                folders=FolderWork(lambda _: disk),
                 syncs=disk,
             )
             first = with_topic("a", partitions=1)
             await replicas.follow(*since_nothing(first))
             asked.clear()
-            second = first.apply(
-                TopicCreated(topic="b", topic_id=B, replicas=((1,),), properties={})
-            )
+            second = first.apply_entry(topic_records("b", B, ((1,),), {}))
             await replicas.follow(*since(first, second))
             assert asked == ["b"]
-            image = second.apply(TopicConfigsSet(topic_id=B, properties={"retention.ms": "7"}))
+            image = second.apply_entry(
+                config_records(ResourceType.TOPIC, "b", {}, {"retention.ms": "7"})
+            )
             await replicas.follow(*since(second, image))
             assert asked == ["b", "b"]
             # What one topic does not say for itself, it has from the broker.
@@ -106,6 +117,7 @@ def test_a_topic_that_is_deleted_while_its_log_comes_back_leaves_nothing(tmp_pat
             revived = dirs.revive()
             assert len(revived) == 2
             await replicas.follow(*since(with_topic("t", partitions=2), MetadataImage()))
+            await replicas.deleted()
             replicas.replace_logs(revived)
             assert replicas.partitions() == ()
             assert all(pair.new.failure is not None for pair in revived)
@@ -182,11 +194,112 @@ def test_an_offline_partition_is_found_by_its_id_without_a_look_at_the_others(
             patch.setattr(checkpoint, "write_topic_id", fail)
             replicas = await serving(dirs, disk, partitions=100)
             topic_id = with_topic("t", partitions=100).topics["t"].topic_id
-            assert all(replicas.is_offline_by_id(topic_id, Index(n)) for n in range(100))
-            assert not replicas.is_offline_by_id(topic_id, Index(100))
-            assert not replicas.is_offline_by_id(B, Index(0))
-            assert not replicas.is_offline_by_id(None, Index(0))
+            refusals = {replicas.leader(topic_id, Index(n)) for n in range(100)}
+            assert refusals == {LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)}
+            for unknown_id in (topic_id, B, None):
+                refusal = replicas.leader(unknown_id, Index(100))
+                assert refusal == LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_ID)
 
     asyncio.run(ask())
     assert compared <= 200
     dirs.close()
+
+
+def test_a_leader_is_looked_up_by_name_or_id_or_refused_with_the_current_one(
+    tmp_path: Path,
+) -> None:
+    """KIP-951: one that knows an older epoch is told the present one."""
+    dirs = open_dirs(tmp_path)
+
+    async def look_up() -> None:
+        with ThreadPoolExecutor(1) as disk:
+            replicas = await serving(dirs, disk, partitions=2)
+            (partition, _) = replicas.partitions()
+            partition.leader_epoch, topic_id = 4, partition.topic_id
+            for topic in ("t", topic_id):
+                for epoch in (-1, 4):
+                    assert replicas.leader(topic, 0, epoch) is partition
+                fenced = LeaderRefusal(ErrorCode.FENCED_LEADER_EPOCH, 1, 4)
+                assert replicas.leader(topic, 0, 3) == fenced
+                refused = LeaderRefusal(ErrorCode.UNKNOWN_LEADER_EPOCH)
+                assert replicas.leader(topic, 0, 5) == refused
+                missing = LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                assert replicas.leader(topic, 2) == missing
+            assert replicas.leader("u", 0) == missing
+            for unknown in (B, None):
+                assert replicas.leader(unknown, 0) == LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_ID)
+
+    asyncio.run(look_up())
+    dirs.close()
+
+
+class HangingDisk:
+    """Whoever syncs a name in `folder` waits until the disk answers."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.answers = threading.Event()
+        self.answers.set()
+        self.waits = threading.Event()
+        sync = files.sync_directory
+
+        def sync_late(path: Path) -> None:
+            if path == folder:
+                self.waits.set()
+                self.answers.wait(60)
+            sync(path)
+
+        patch.setattr(files, "sync_directory", sync_late)
+
+
+def test_a_disk_that_hangs_holds_up_what_is_for_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging, other = tmp_path / "a", tmp_path / "b"
+    dirs = open_dirs(hanging, other)
+    disk = HangingDisk(hanging, monkeypatch)
+    monkeypatch.setattr(folder_work, "HANGS_AFTER_S", 0.05)
+
+    async def main() -> None:
+        with (
+            ThreadPoolExecutor(1) as first,
+            ThreadPoolExecutor(1) as second,
+            ThreadPoolExecutor(1) as rest,
+        ):
+            replicas = ReplicaManager(
+                dirs,
+                LocalTier({}, lookups=rest),
+                topic_defaults=dict,
+                folders=FolderWork({hanging: first, other: second}.__getitem__),
+                syncs=rest,
+            )
+            with_t = with_topic("t", partitions=200)
+            await replicas.follow(*since_nothing(with_t))
+            assert len(list(hanging.glob("t-*"))) == len(list(other.glob("t-*"))) == 100
+
+            disk.answers.clear()
+            # A change of the metadata waits for neither disk.
+            await replicas.follow(*since(with_t, MetadataImage()))
+            assert replicas.partitions() == ()
+            while len(list(other.glob("t-*-delete"))) < 100:
+                await asyncio.sleep(0.002)
+            assert disk.waits.is_set()
+
+            # Also of the other, a busy machine may take long.
+            while await replicas.checkpoint_log_starts() != {hanging}:
+                await asyncio.sleep(0.002)
+            assert (other / checkpoint.LOG_STARTS).exists()
+            with_u = with_topic("u", partitions=3)
+            await replicas.follow(*since(MetadataImage(), with_u))
+            assert len(list(other.glob("u-?"))) == 3
+
+            disk.answers.set()
+            await replicas.deleted()
+            assert len(list(hanging.glob("t-*-delete"))) == 100
+            while await replicas.checkpoint_log_starts():
+                await asyncio.sleep(0.002)
+
+    try:
+        asyncio.run(asyncio.wait_for(main(), 60))
+    finally:
+        disk.answers.set()
+        dirs.close()

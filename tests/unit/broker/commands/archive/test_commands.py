@@ -10,7 +10,8 @@ import pytest
 from strandline.broker.cli import main
 from strandline.broker.commands.archive import commands as archive_commands
 from strandline.storage.model import TopicIdPartition
-from strandline.storage.remote.keys import VERIFY_KEY
+from strandline.storage.remote.keys import METADATA_BOUNDARY_KEY, VERIFY_KEY
+from strandline.storage.remote.manifest.cluster_info import ClusterInfo, create_cluster_info
 from strandline.storage.remote.manifest.verification import load_verifications
 from strandline.storage.tiering.audit.findings import Damage, Finding
 from tests.unit.broker.commands.archive_rig import Archive
@@ -83,6 +84,16 @@ def test_a_check_of_the_whole_archive_is_remembered_in_it_with_its_kind_and_its_
     capsys.readouterr()
     main(["archive", "ls", *archive.options])
     assert "last `archive verify`: sizes 20" in capsys.readouterr().out
+
+
+def test_a_damaged_boundary_of_the_metadata_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = Archive(tmp_path)
+    create_cluster_info(archive.store, ClusterInfo(cluster_id="c-1"))
+    archive.store.put(METADATA_BOUNDARY_KEY, b"{}")
+    main(["archive", "verify", *archive.options])
+    assert f"{METADATA_BOUNDARY_KEY}: " in capsys.readouterr().err
 
 
 def test_a_note_of_a_check_that_cannot_be_read_is_none(tmp_path: Path) -> None:

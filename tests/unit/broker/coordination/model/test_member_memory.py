@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
+from strandline.broker.coordination.groups.group_shard import GroupShard
 from strandline.broker.coordination.model.classic_messages import GroupRules, GroupState, Instant
 from strandline.broker.coordination.model.member_memory import MEMBER_BYTES, MemberMemory
-from strandline.broker.coordination.runtime.shard import GroupShard
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.coordination.group_trace import GroupTrace, join_request
 

@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
-from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicResult
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.model.offset_messages import OffsetRecord
 from strandline.broker.coordination.records.offset_records import encode_records
 from strandline.broker.coordination.runtime.slots import (
     coordinating_partition,
-    former_partition,
     java_hash,
 )
-from strandline.broker.protocol.formats.offsets_topic import OffsetCommitValue
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC, OffsetCommitValue
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.records.batch.batch import read_header
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from tests.unit.broker.coordination.coordinator_world import (
-    TOPIC_ID,
-    MemoryPartition,
     Running,
     World,
     commit_request,
     fault_of,
+    move,
     offset_in,
     play,
-    until,
     until_loaded,
 )
 from tests.unit.broker.coordination.group_trace import join_request
@@ -66,14 +62,15 @@ class SlowWorld(World):
 
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def change(self, decide: Callable[[MetadataImage], Any]) -> Any:
+    async def create_topics(self, topics: Sequence[NewTopic]) -> Sequence[TopicResult]:
         async with self.changing:
-            decision = await super().change(decide)
-            if decision.records:
+            before = self.image
+            results = await super().create_topics(topics)
+            if self.image.version > before.version and self.image.topics != before.topics:
                 following, self.partitions = self.partitions, {}
                 await asyncio.sleep(0)
                 self.partitions = following
-            return decision
+            return results
 
 
 def test_a_commit_waits_while_another_creates_the_topic() -> None:
@@ -122,6 +119,31 @@ def test_a_log_that_cannot_be_read_is_logged_once_a_minute_at_most(
     play(scenario)
     levels = [one.levelname for one in failed()[:4]]
     assert levels == ["ERROR", "DEBUG", "ERROR", "DEBUG"]
+
+
+def test_a_partition_that_moved_away_is_not_coordinated_and_one_that_returns_is_loaded() -> None:
+    async def scenario(world: World) -> None:
+        async with Running(world) as coordinator:
+            await coordinator.commit("g", commit_request(1))
+            for partition in world.partitions.values():
+                partition.hold()
+            waiting = asyncio.create_task(coordinator.commit("g", commit_request(2)))
+            await asyncio.sleep(0)
+            move(world, coordinator, OFFSETS_TOPIC, leader=2, epoch=5)
+            for refused in (waiting, coordinator.commit("g", commit_request(3))):
+                with pytest.raises(CoordinatorFault) as caught:
+                    await refused
+                assert caught.value.error_code is ErrorCode.NOT_COORDINATOR
+            assert coordinator.statistics().loaded_partitions == 0
+            move(world, coordinator, OFFSETS_TOPIC, leader=1, epoch=6)
+            assert fault_of(lambda: coordinator.offsets_of("g")) is (
+                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            )
+            await until_loaded(coordinator)
+            # What is above the high watermark is state too: the leader keeps it.
+            assert offset_in(coordinator, "g") == 2
+
+    play(scenario)
 
 
 def _transactional(offset: int, producer_id: int) -> bytes:
@@ -191,41 +213,3 @@ def test_java_hash_is_that_of_java(text: str, signed: int) -> None:
 )
 def test_a_group_or_transactional_id_lies_where_kafka_puts_it(name: str, partition: int) -> None:
     assert coordinating_partition(name, 50) == partition
-
-
-# The hash of each is negative, and 2^31 is no multiple of three.
-ELSEWHERE = ["orders", "copier-1", "copier-2", "warehouse"]
-
-
-@pytest.mark.parametrize("group_id", ["g", *ELSEWHERE])
-def test_a_group_of_an_older_state_is_served_from_where_that_put_it(group_id: str) -> None:
-    async def scenario(world: World) -> None:
-        world.partitions[2] = MemoryPartition(2)
-        old = world.partitions[former_partition(group_id, 3)]
-        record = OffsetRecord(
-            group_id, "t", 0, OffsetCommitValue(offset=7, committed_ms=1, topic_id=TOPIC_ID)
-        )
-        await world.coordinator().commit("creates the topic", commit_request())
-        before = old.end_offset
-        old.append(memoryview(encode_records([record], 1)), origin=AppendOrigin.COORDINATOR)
-        async with Running(world) as restarted:
-            await until(lambda: restarted.statistics().loaded_partitions == 3)
-            assert offset_in(restarted, group_id) == 7
-            assert await restarted.offsets_partition_of(group_id) == old.topic_partition
-            await restarted.commit(group_id, commit_request(8))
-            assert old.end_offset == before + 2
-            assert await restarted.delete(group_id) is ErrorCode.NONE
-            # Nothing of it is left there: a new group of this name lies where Kafka puts it.
-            await restarted.commit(group_id, commit_request(9))
-            new = world.partitions[coordinating_partition(group_id, 3)]
-            assert await restarted.offsets_partition_of(group_id) == new.topic_partition
-        async with Running(world) as restarted:
-            await until(lambda: restarted.statistics().loaded_partitions == 3)
-            assert offset_in(restarted, group_id) == 9
-
-    play(scenario)
-
-
-def test_an_older_state_put_groups_with_a_negative_hash_elsewhere() -> None:
-    for name in ELSEWHERE:
-        assert former_partition(name, 3) != coordinating_partition(name, 3)

@@ -36,7 +36,7 @@ def loaded(*batches: bytes) -> ReplayChunk[TransactionRecord]:
     content = b"".join(placed)
     log = SimpleNamespace(
         topic_partition=TopicPartition("__transaction_state", 0),
-        read=lambda _offset, *, bytes_max: SimpleNamespace(
+        read=lambda _offset, *, bytes_max, isolation: SimpleNamespace(
             range=SimpleNamespace(read=lambda: content), next_offset=len(batches)
         ),
     )

@@ -14,7 +14,7 @@ from strandline.broker.cluster.metadata.controller_messages import (
     TopicDefaults,
 )
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.records import ClientQuotasSet, QuotaEntity
+from strandline.broker.cluster.metadata.records import QuotaEntity, quota_records
 from strandline.broker.handlers.admin.mutation_quota import Admission, addition_cost, creation_cost
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.quotas.quotas import ClientQuotas, QuotaWindows
@@ -27,9 +27,7 @@ STRICT_FROM = 6
 def admission(version: int, **quotas: float) -> Admission:
     held = ClientQuotas(ManualClock(), QuotaWindows())
     entity = QuotaEntity.of({"user": ""})
-    held.follow(
-        *since_nothing(MetadataImage().apply(ClientQuotasSet(entity=entity, quotas=quotas)))
-    )
+    held.follow(*since_nothing(MetadataImage().apply_entry(quota_records(entity, {}, quotas))))
     context = SimpleNamespace(user="alice", client_id="app", api_version=version)
     return Admission(
         cast(Services, SimpleNamespace(quotas=held)),

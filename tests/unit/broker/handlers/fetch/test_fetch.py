@@ -138,21 +138,21 @@ def test_only_an_answer_with_more_cold_records_than_local_ones_yields_to_live_tr
 
     archived = SimpleNamespace(
         topic_partition=TopicPartition("far", 0),
-        check_leader_epoch=lambda _: None,
+        refusal=lambda _epoch: None,
         traffic=TopicTraffic(),
         high_watermark=1,
         last_stable_offset=1,
         log=SimpleNamespace(
             config=partition.log.config,
             has_unknown_extent=False,
-            local=SimpleNamespace(start_offset=1, end_offset=1),
+            local=SimpleNamespace(start_offset=1, high_watermark=1),
             log_start_offset=0,
             read=lambda *_, **__: None,
             read_remote=read_remote,
         ),
     )
     served = {"near": partition, "far": archived}
-    services = services_over(SimpleNamespace(partitions_of=lambda topic, _: {0: served[topic]}))
+    services = services_over(SimpleNamespace(partitions_of=lambda topic: {0: served[topic]}))
     services.cold_pace.answer_bytes_max = lambda _: None  # type: ignore[method-assign]
 
     async def main() -> bool:

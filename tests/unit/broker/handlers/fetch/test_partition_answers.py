@@ -15,6 +15,8 @@ from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.fetch.partition_answers import answer_without_read
 from strandline.broker.handlers.fetch.plan import FetchPass
 from strandline.broker.handlers.fetch.sessions import WantedPartition
+from strandline.broker.protocol.messages.fetch import FetchCurrentLeader
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.model import Isolation
@@ -131,3 +133,22 @@ def test_what_is_wrong_with_a_partition_is_not_passed_over(partition: Partition)
         assert answer_without_read(plan_of_nothing(), wanted, partition, full) is None
     partition.log.local.stop(DiskError("input/output error"))
     assert answer_without_read(plan_of_nothing(), _wanted(41), partition, full) is None
+
+
+@pytest.mark.parametrize(("version", "is_told"), [(12, False), (15, False), (16, True)])
+def test_one_who_knows_an_older_leader_epoch_is_told_the_present_one(
+    partition: Partition, version: int, is_told: bool
+) -> None:
+    """KIP-951, from the version on in which Kafka does."""
+    handler = asyncio.run(_handler())
+    found = FetchPass()
+    wanted = _wanted(40, epoch=LEADER_EPOCH - 1)
+    answer = handler._read_partition(plan_of_nothing(version), wanted, partition, found)
+    told = FetchCurrentLeader(leader_id=1, leader_epoch=LEADER_EPOCH)
+    assert answer.error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert answer.current_leader == (told if is_told else None)
+    # The other fields as in any error.
+    assert (answer.high_watermark, answer.log_start_offset, found.must_answer) == (41, 20, True)
+    newer = _wanted(40, epoch=LEADER_EPOCH + 1)
+    answer = handler._read_partition(plan_of_nothing(version), newer, partition, found)
+    assert (answer.error_code, answer.current_leader) == (ErrorCode.UNKNOWN_LEADER_EPOCH, None)

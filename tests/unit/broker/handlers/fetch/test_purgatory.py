@@ -7,7 +7,7 @@ import gc
 import weakref
 from types import SimpleNamespace
 
-from strandline.broker.cluster.replicas.partition import AppendWaiter
+from strandline.broker.cluster.replicas.partition import HighWatermarkWaiter
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.network.responses import DeferredAnswer, Parts
 from strandline.broker.protocol.header import RequestHeader
@@ -28,7 +28,7 @@ class EmptyPartition:
         self.traffic = SimpleNamespace(fetch_requests=0, failed_fetch=0, bytes_out=0)
         self.high_watermark = self.last_stable_offset = self.log_start_offset = 0
         self.leader_epoch = 0
-        self.waiters: list[AppendWaiter] = []
+        self.waiters: list[HighWatermarkWaiter] = []
         self.broken = False
 
     @property
@@ -37,10 +37,10 @@ class EmptyPartition:
 
     @property
     def local(self) -> SimpleNamespace:
-        # Its end is not the reader's, so it is looked at.
-        return SimpleNamespace(end_offset=1)
+        # Not the reader's offset, so it is looked at.
+        return SimpleNamespace(high_watermark=1)
 
-    def check_leader_epoch(self, _epoch: int) -> None:
+    def refusal(self, _epoch: int) -> None:
         return
 
     def read(self, _offset: int, **_limits: object) -> SimpleNamespace:
@@ -48,10 +48,10 @@ class EmptyPartition:
             raise ZeroDivisionError("a mistake of ours")
         return SimpleNamespace(next_offset=0, range=None, is_cut=False)
 
-    def wait(self, waiter: AppendWaiter) -> None:
+    def wait(self, waiter: HighWatermarkWaiter) -> None:
         self.waiters.append(waiter)
 
-    def stop_waiting(self, waiter: AppendWaiter) -> None:
+    def stop_waiting(self, waiter: HighWatermarkWaiter) -> None:
         self.waiters.remove(waiter)
 
 
@@ -59,7 +59,7 @@ def handler_of(partition: EmptyPartition) -> FetchHandler:
     return handler_over(
         SimpleNamespace(
             partition=lambda _topic, _partition: partition,
-            partitions_of=lambda _topic, _topic_id: {0: partition},
+            partitions_of=lambda _topic: {0: partition},
         )
     )
 
@@ -88,7 +88,7 @@ def test_it_leaves_nothing_for_the_collector() -> None:
                 answer, answers, _ = park(handler)
                 (waiter,) = partition.waiters
                 if end == "woken":
-                    waiter.on_append(10**6)
+                    waiter.on_high_watermark(10**6)
                     await asyncio.sleep(0)
                     assert len(answers) == 1
                 else:
@@ -110,7 +110,7 @@ def test_it_is_answered_once_however_often_it_is_woken() -> None:
         _, answers, failures = park(handler)
         (waiter,) = partition.waiters
         for _ in range(3):
-            waiter.on_append(100)
+            waiter.on_high_watermark(100)
         waiter.on_gone()
         assert not answers  # A producer does not wait for it to be built.
         await asyncio.sleep(0)
@@ -127,7 +127,7 @@ def test_what_cannot_be_answered_is_said_and_not_waited_for() -> None:
         handler = handler_of(partition)
         _, answers, failures = park(handler)
         partition.broken = True
-        partition.waiters[0].on_append(100)
+        partition.waiters[0].on_high_watermark(100)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert (answers, [type(error) for error in failures]) == ([], [ZeroDivisionError])
@@ -141,7 +141,7 @@ def test_nobody_is_answered_whose_client_went_away() -> None:
         partition = EmptyPartition()
         handler = handler_of(partition)
         deferred, answers, failures = park(handler)
-        partition.waiters[0].on_append(100)
+        partition.waiters[0].on_high_watermark(100)
         deferred.cancel()
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import SimpleNamespace
 from typing import cast
 
+from strandline.broker.cluster.replicas.partition import LeaderRefusal
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.sections import RemoteWaitConfig
 from strandline.broker.handlers.metadata.offsets import LATEST, OffsetHandlers
@@ -18,6 +19,7 @@ from strandline.broker.protocol.messages.list_offsets import (
     ListOffsetsResponsePartition,
     ListOffsetsTopic,
 )
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.telemetry.requests import RemoteWaits
 from strandline.storage.model import TimestampOffset
 
@@ -47,20 +49,21 @@ class _World:
             SimpleNamespace(
                 is_offline=False,
                 is_gone=False,
-                check_leader_epoch=lambda _: None,
                 leader_epoch=0,
-                high_watermark=END,
-                last_stable_offset=END,
                 log=SimpleNamespace(
-                    find_timestamp=lookup, is_tiered=True, has_unknown_extent=False
+                    find_timestamp=lookup,
+                    is_tiered=True,
+                    has_unknown_extent=False,
+                    local=SimpleNamespace(readable_end=lambda _isolation: END),
                 ),
             )
             for lookup in lookups
         ]
         services = SimpleNamespace(
             replicas=SimpleNamespace(
-                partition=lambda _topic, index: dict(enumerate(self.partitions)).get(index),
-                code_of_missing=lambda _topic, _index: UNKNOWN_TOPIC_OR_PARTITION,
+                leader=lambda _topic, index, _epoch: dict(enumerate(self.partitions)).get(
+                    index, LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                ),
             ),
             traffic=SimpleNamespace(remote_lookups=self.waits),
             config=BrokerConfig(remote_waits=RemoteWaitConfig(list_offsets_ms_max=1)),

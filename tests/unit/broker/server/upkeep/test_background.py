@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from strandline.broker.cluster.metadata.metadata import Metadata
+from strandline.broker.cluster.metadata.active_controller import ControllerClient
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.loading import load_config
@@ -34,16 +34,16 @@ from tests.support.manual_clock import ManualClock
 from tests.unit.storage.local.builders import fill, open_log
 
 
-class CountingMetadata:
-    """Takes changes, and cures nothing."""
+class CountingClient:
+    """Takes requests, and cures nothing."""
 
     def __init__(self) -> None:
         self.change_count = 0
 
-    async def change(self, _decide: object) -> None:
+    async def finish_purges(self, _topic_ids: object) -> None:
         self.change_count += 1
 
-    async def bump_leader_epochs(self, _node_id: int) -> None:
+    async def raise_leader_epochs(self) -> None:
         self.change_count += 1
 
 
@@ -51,11 +51,11 @@ def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_seco
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(background, "REVIVE_CHECK_S", 0.0)
-    clock, metadata = ManualClock(), CountingMetadata()
+    clock, metadata = ManualClock(), CountingClient()
     upkeep = LogUpkeep(
         cast(ReplicaManager, SimpleNamespace(has_uncreated=True, replace_logs=len)),
         cast(LogDirs, SimpleNamespace(has_failed=False, is_short_of_room=False)),
-        metadata=cast(Metadata, metadata),
+        controller=cast(ControllerClient, metadata),
         running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
         workers=cast(Workers, None),
         clock=clock,
@@ -96,7 +96,7 @@ def test_a_roll_waits_for_no_record_behind_it_unless_flush_messages_is_due(
     upkeep = LogUpkeep(
         cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
         cast(LogDirs, None),
-        metadata=cast(Metadata, None),
+        controller=cast(ControllerClient, None),
         running=cast(RunningConfig, None),
         workers=cast(Workers, SimpleNamespace(disk=None)),
         clock=clock,
@@ -128,8 +128,8 @@ def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_firs
         folders.has_failed = False
         return [pair]
 
-    async def bump_leader_epochs(node_id: int) -> None:
-        changes.append(node_id)
+    async def raise_leader_epochs() -> None:
+        changes.append(1)
         if len(changes) == 1:
             raise StrandlineError("no room for the entry")
 
@@ -142,7 +142,9 @@ def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_firs
                     ReplicaManager, SimpleNamespace(has_uncreated=False, replace_logs=served.extend)
                 ),
                 cast(LogDirs, folders),
-                metadata=cast(Metadata, SimpleNamespace(bump_leader_epochs=bump_leader_epochs)),
+                controller=cast(
+                    ControllerClient, SimpleNamespace(raise_leader_epochs=raise_leader_epochs)
+                ),
                 running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
                 workers=cast(Workers, SimpleNamespace(disk=disk)),
                 clock=ManualClock(),
@@ -179,7 +181,7 @@ def producer_upkeep(
     upkeep = LogUpkeep(
         cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
         cast(LogDirs, None),
-        metadata=cast(Metadata, None),
+        controller=cast(ControllerClient, None),
         running=cast(RunningConfig, running),
         workers=cast(Workers, None),
         clock=clock,
@@ -263,12 +265,12 @@ def test_topics_that_are_gone_from_both_tiers_are_noted_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(background, "PURGE_CHECK_S", 0.0)
-    metadata, purges = CountingMetadata(), FinishedPurges()
+    metadata, purges = CountingClient(), FinishedPurges()
 
     async def some_turns() -> None:
         for number in range(100):
             purges.add(uuid.UUID(int=number))
-        task = asyncio.ensure_future(purges.note_forever(cast(Metadata, metadata)))
+        task = asyncio.ensure_future(purges.note_forever(cast(ControllerClient, metadata)))
         for _ in range(20):
             await asyncio.sleep(0)
         task.cancel()

@@ -132,11 +132,18 @@ def test_the_transaction_that_keeps_segments_from_the_archive_is_named_and_is_no
         + f'{name}{{topic="b",partition="7",producer_id="6",start_offset="1200"}} 45.4\n'
     )
     assert troubles(text) == []
-    (check,) = [c for c in check_broker(Page(text), "") if c.what == "waiting for the archive"]
-    assert check.figure == (
-        "40 segments; b-7: producer 6 has had a transaction open since offset 1200, for 45 s; it"
-        " ends at its timeout, or with kafka-transactions.sh abort"
+    told = (
+        " has had a transaction open since offset 1200, for 45 s; it ends at its timeout, or with"
+        " kafka-transactions.sh abort"
     )
+    assert waiting(text) == f"40 segments; b-7: producer 6{told}"
+    named = text.replace('producer_id="6"', 'transactional_id="app-1",producer_id="6"')
+    assert waiting(named) == f"40 segments; b-7: 'app-1' (producer 6){told}"
+
+
+def waiting(text: str) -> str:
+    (check,) = [c for c in check_broker(Page(text), "") if c.what == "waiting for the archive"]
+    return check.figure
 
 
 def test_a_store_that_takes_no_writes_is_said_to_be_one_and_no_second_owner_is_suspected() -> None:

@@ -128,6 +128,10 @@ def test_a_line_without_its_separator_is_refused(
         (b'{"key": "a"}', '"value": null'),
         (b'{"value": "x", "value_base64": "eA=="}', "both value and value_base64"),
         (b'{"value_base64": null}', "value_base64 is no text"),
+        (b'{"value": "x", "value": null}', "'value' is given twice"),
+        (b'{"value": {"a": 1, "a": 2}}', "'a' is given twice"),
+        (b'{"value": "x", "partition": "1"}', "a partition is a number from 0"),
+        (b'{"value": "x", "partition": -1}', "a partition is a number from 0"),
         (b'{"value": "x", "headers": [{"name": "h", "valeu": "x"}]}', "'value'"),
     ],
 )

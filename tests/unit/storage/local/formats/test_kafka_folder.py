@@ -17,6 +17,7 @@ from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.formats.producer_state import iter_snapshot
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
 from strandline.storage.records.batch.record import iter_records
+from tests.support.lone_replica import append_alone
 from tests.unit.storage.local.builders import assert_dense, headers, open_log, read_bytes
 
 KAFKAS = Path(__file__).parents[1] / "kafka_folder" / "golden-0"
@@ -97,7 +98,7 @@ def test_the_same_batches_make_the_same_files(tmp_path: Path) -> None:
     position = 0
     for header in headers(source):
         records = memoryview(bytearray(source[position : position + header.size_bytes]))
-        log.append(records, leader_epoch=0, origin=AppendOrigin.REPLICATION)
+        append_alone(log, records, leader_epoch=0, origin=AppendOrigin.REPLICATION)
         position += header.size_bytes
     assert_all_is_there(log)
     log.close()

@@ -54,7 +54,7 @@ def fill_folder(data: Path, *, clean: bool = True) -> Path:
         dirs.close()
     else:
         log.flush()
-        dirs.write_checkpoints({}, {})
+        dirs.write_checkpoints({})
         append(log, batch(10), leader_epoch=2)
         for directory in dirs.directories:
             directory.unlock()

@@ -182,7 +182,7 @@ def run_history(seed: int, dirs: LogDirs, run: Run) -> None:
             case "roll":
                 log.roll()
             case "checkpoint":
-                dirs.write_checkpoints({}, {})
+                dirs.write_checkpoints({})
             case "abort":
                 first = log.end_offset
                 sequence = len(run.aborted)

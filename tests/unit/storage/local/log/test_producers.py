@@ -177,14 +177,14 @@ def test_a_transaction_whose_begin_was_deleted_holds_readers_back_no_further_tha
     send(log, 0, transactional=True)
     fill(log, 2)
     unified_log = UnifiedLog(log)
-    assert unified_log.last_stable_offset == 0
+    assert unified_log.local.last_stable_offset == 0
     assert unified_log.delete_records(12) == 12
-    assert unified_log.last_stable_offset == 12
+    assert unified_log.local.last_stable_offset == 12
     found = unified_log.read(12, bytes_max=1000, isolation=Isolation.READ_COMMITTED)
     assert found is not None
     assert (found.range, found.next_offset) == (None, 12)
     append_marker(log, MarkerType.COMMIT, producer_id=1)
-    assert unified_log.last_stable_offset == log.end_offset
+    assert unified_log.local.last_stable_offset == log.end_offset
 
 
 def test_the_oldest_of_several_open_transactions_counts(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from strandline.storage.local.formats.producer_state import (
 )
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
 from strandline.storage.records.batch.marker import MarkerType
+from tests.support.lone_replica import append_alone
 from tests.unit.storage.local.builders import batch, marker, open_log
 
 CLIENT, VERIFIED, COORDINATOR = (
@@ -28,7 +29,8 @@ CLIENT, VERIFIED, COORDINATOR = (
 def send(
     log: LocalLog, sequence: int, origin: AppendOrigin, *, epoch: int = 0, count: int = 2
 ) -> AppendInfo:
-    return log.append(
+    return append_alone(
+        log,
         batch(
             count,
             producer_id=1,
@@ -48,7 +50,8 @@ def end(
     coordinator_epoch: int = 0,
     kind: MarkerType = MarkerType.COMMIT,
 ) -> AppendInfo:
-    return log.append(
+    return append_alone(
+        log,
         marker(kind, producer_id=1, producer_epoch=epoch, coordinator_epoch=coordinator_epoch),
         leader_epoch=0,
         origin=COORDINATOR,

@@ -138,7 +138,7 @@ def test_what_takes_the_place_of_synced_records_is_not_trusted_before_it_is_sync
     log = dirs.create_log(T0, TOPIC_ID, SMALL)
     fill(log, 60)
     log.flush()
-    assert not dirs.write_checkpoints({}, {})
+    assert not dirs.write_checkpoints({})
     second = log.segments[1]
     if how == "truncated":
         log.truncate_to(second.base_offset)

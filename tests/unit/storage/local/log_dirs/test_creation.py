@@ -60,7 +60,7 @@ def test_new_partitions_leave_descriptors_for_clients_and_checkpoints(tmp_path: 
         keys = [TopicPartition("t", number) for number in range(limit)]
         created = dirs.create_logs(keys, TOPIC_ID, CONFIG)
         left = [os.dup(0) for _ in range(limit // 32)]
-        assert dirs.write_checkpoints({}, {}) == frozenset()
+        assert dirs.write_checkpoints({}) == frozenset()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     for descriptor in left:

@@ -98,7 +98,7 @@ def test_a_new_log_has_nothing_of_a_deleted_one_with_its_name_after_a_kill(
     deleted = dirs.create_log(T0, TOPIC_ID, CONFIG)
     fill(deleted, 20)
     deleted.flush()
-    dirs.write_checkpoints({T0: 15}, {T0: 20})
+    dirs.write_checkpoints({T0: 15})
     dirs.write_cleaned_offset(deleted, 20)
     dirs.delete_log(deleted)
     if when == "after a restart":
@@ -106,7 +106,7 @@ def test_a_new_log_has_nothing_of_a_deleted_one_with_its_name_after_a_kill(
         dirs = open_dirs(tmp_path)
         load_all(dirs)
     elif when == "after a checkpoint":
-        dirs.write_checkpoints({}, {})
+        dirs.write_checkpoints({})
     fill(dirs.create_log(T0, uuid.uuid4(), CONFIG), 3)
     kill(dirs)
 

@@ -22,6 +22,7 @@ from tests.unit.storage.local.builders import (
     NOW_MS,
     TOPIC_ID,
     assert_dense,
+    batch,
     fill,
     read_bytes,
 )
@@ -44,12 +45,12 @@ def test_logs_come_back_as_they_were_after_a_clean_stop(tmp_path: Path) -> None:
         log = dirs.create_log(partition, TOPIC_ID, CONFIG)
         fill(log, 20)
         contents[partition] = read_bytes(log)
-    dirs.finish({T0: 100}, {T0: 200, T1: 150})
+    dirs.finish({T0: 100})
     dirs.unlock()
     again = open_dirs(tmp_path / "a", tmp_path / "b")
     assert again.log_start_offsets == {T0: 100, T1: 0, T2: 0}
     first, second = again.directories
-    assert first.high_watermarks | second.high_watermarks == {T0: 200, T1: 150}
+    assert first.high_watermarks | second.high_watermarks == {T0: 200, T1: 200, T2: 200}
     asked: list[tuple[TopicPartition, TopicId]] = []
 
     def config_for(partition: TopicPartition, topic_id: TopicId) -> LogConfig:
@@ -125,6 +126,26 @@ def test_where_no_log_folder_can_be_loaded_the_systems_own_error_stays_behind_ou
     assert isinstance(refused.value.__cause__.__cause__, OSError)
 
 
+def test_the_high_watermark_comes_back_as_far_as_the_log_does(tmp_path: Path) -> None:
+    """Its checkpoint may name records that a crash cut off, or that only this replica had."""
+    dirs = open_dirs(tmp_path)
+    stays, loses = (dirs.create_log(key, TOPIC_ID, CONFIG) for key in (T0, T1))
+    for log in (stays, loses):
+        fill(log, 5)
+        log.append(batch(10), leader_epoch=0)
+        assert (log.high_watermark, log.end_offset) == (50, 60)
+    dirs.write_checkpoints({})
+    kill(dirs)
+    with open(loses.active_segment.log_path, "r+b") as file:
+        file.truncate(loses.active_segment.size_bytes // 2)
+    again = load_all(open_dirs(tmp_path))
+    assert (again[T0].high_watermark, again[T0].end_offset) == (50, 60)
+    assert again[T1].high_watermark == again[T1].end_offset < 50
+    # An owner that is alone moves it to the end at once.
+    again[T0].advance_high_watermark(60)
+    assert again[T0].high_watermark == 60
+
+
 def test_a_start_takes_the_clean_mark_away_so_that_a_kill_is_noticed(tmp_path: Path) -> None:
     dirs = open_dirs(tmp_path)
     fill(dirs.create_log(T0, TOPIC_ID, CONFIG), 20)
@@ -135,7 +156,7 @@ def test_a_start_takes_the_clean_mark_away_so_that_a_kill_is_noticed(tmp_path: P
     assert not mark.exists()
     log = load_all(killed)[T0]
     fill(log, 5)
-    killed.write_checkpoints({T0: 0}, {T0: 200})
+    killed.write_checkpoints({T0: 0})
     for directory in killed.directories:
         directory.unlock()  # What the kernel does for a dead process.
     after = open_dirs(tmp_path)

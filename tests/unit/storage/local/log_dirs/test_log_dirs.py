@@ -96,7 +96,7 @@ def test_clients_that_hold_every_descriptor_take_no_folder_offline(
         patch.setattr(files, "write_atomically", refuse)
         patch.setattr(files, "sync_directory", refuse)
         for _ in range(2):
-            assert dirs.write_checkpoints({}, {}) == {tmp_path}
+            assert dirs.write_checkpoints({}) == {tmp_path}
             with pytest.raises(DiskError, match="Too many open files"):
                 log.flush()
     assert not dirs.has_failed
@@ -104,7 +104,7 @@ def test_clients_that_hold_every_descriptor_take_no_folder_offline(
     fill(log, 1)
     log.flush()
     assert log.recovery_point == log.end_offset == 60
-    assert dirs.write_checkpoints({}, {}) == frozenset()
+    assert dirs.write_checkpoints({}) == frozenset()
 
 
 def test_a_batch_of_which_a_full_disk_took_a_half_is_taken_back_and_the_log_goes_on(

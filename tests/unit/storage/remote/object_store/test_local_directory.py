@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import multiprocessing
 import os
 import resource
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,12 +18,14 @@ import pytest
 
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import (
+    AccessDenied,
     ObjectNotFound,
     PreconditionFailed,
     StoreFull,
     TierError,
     TierUnavailable,
 )
+from strandline.storage.remote.object_store import local_directory
 from strandline.storage.remote.object_store.interface import FileBody, IfMatches
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
 from tests.support.manual_clock import ManualClock
@@ -158,7 +162,7 @@ def test_no_name_is_in_the_way_of_our_own(tmp_path: Path, name: str) -> None:
     assert [found.key for found in store.list(f"f/{name}/")] == [key]
     assert list(store.list_folders("f/")) == [name]
     store.delete([key])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["%lock", "%tmp"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["%tmp"]
 
 
 @pytest.mark.slow
@@ -242,3 +246,39 @@ def test_a_store_whose_folder_vanishes_is_away_and_not_empty(
     store.put("a/c", b"2")
     with pytest.raises(ObjectNotFound):
         store.head("a/d")
+
+
+def test_a_lock_on_a_file_that_was_replaced_before_it_was_locked_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_directory, "LOCK_WAIT_S_MAX", 0.1)
+    store = LocalDirectoryStore(tmp_path)
+    store.put("a", b"old")
+    original = local_directory._try_lock
+    with ExitStack() as held:
+
+        def lock_late(descriptor: int) -> bool:
+            monkeypatch.setattr(local_directory, "_try_lock", original)
+            store.put("a", b"theirs")
+            fcntl.flock(held.enter_context(open(tmp_path / "a", "rb+")), fcntl.LOCK_EX)
+            return original(descriptor)
+
+        monkeypatch.setattr(local_directory, "_try_lock", lock_late)
+        with pytest.raises(TierUnavailable, match="another process has held it"):
+            store.put("a", b"ours")
+    assert store.get("a") == b"theirs"
+    store.put("a", b"ours")
+
+
+def test_a_folder_without_hard_links_is_refused_by_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalDirectoryStore(tmp_path)
+    store.check()
+
+    def refuse(path: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path), None, str(target))
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    with pytest.raises(AccessDenied, match="cannot link"):
+        store.check()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from strandline.storage.concurrency.tasks import begin
+from strandline.storage.concurrency.tasks import eager_start
 from strandline.storage.errors import (
     TierUnavailable,
 )
@@ -105,7 +105,7 @@ def _at_once(
     reader: ColdReader, entry: SegmentEntry, offset: Offset, *, bytes_max: int, **more: Any
 ) -> ColdRead:
     """What is in memory: to read it takes no turn of the loop."""
-    reading = begin(reader.read(entry, offset, bytes_max=bytes_max, **more))
+    reading = eager_start(reader.read(entry, offset, bytes_max=bytes_max, **more))
     assert reading.done()
     return reading.result()
 

@@ -15,6 +15,7 @@ from strandline.storage.errors import (
 from strandline.storage.remote.object_store.interface import Deadlines
 from strandline.storage.remote.s3 import attempts
 from strandline.storage.remote.s3.attempts import AgainError, Attempts, Failure
+from strandline.storage.remote.silence import Silence
 from tests.support.manual_clock import ManualClock
 
 UNAVAILABLE = TierUnavailable("k", "get", "busy")
@@ -36,7 +37,9 @@ def classify(error: Exception, key: str, operation: str) -> Failure:
 
 def make(clock: ManualClock | None = None, *, attempts_max: int = 4) -> Attempts:
     deadlines = Deadlines(request_s=30, attempts_max=attempts_max)
-    return Attempts(deadlines=deadlines, clock=clock or ManualClock(), classify=classify)
+    clock = clock or ManualClock()
+    silence = Silence("s3://bucket", clock)
+    return Attempts(deadlines=deadlines, clock=clock, silence=silence, classify=classify)
 
 
 def failing(times: int, error: Exception) -> Callable[[float], str]:

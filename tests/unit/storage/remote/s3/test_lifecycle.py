@@ -14,6 +14,7 @@ from strandline.storage.remote.s3.access import S3Access
 from strandline.storage.remote.s3.attempts import Attempts, Failure
 from strandline.storage.remote.s3.lacks import Lacks
 from strandline.storage.remote.s3.lifecycle import RULE_ID, S3Lifecycle
+from strandline.storage.remote.silence import Silence
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -31,7 +32,12 @@ def applied(found: dict[str, Any], written: dict[str, Any] | None) -> bool:
         bucket=BUCKET,
         prefix=PREFIX,
         client=lambda: cast("S3Client", client),
-        attempts=Attempts(deadlines=deadlines, clock=clock, classify=_refused),
+        attempts=Attempts(
+            deadlines=deadlines,
+            clock=clock,
+            silence=Silence("s3://bucket", clock),
+            classify=_refused,
+        ),
         deadlines=deadlines,
         clock=clock,
         lacks=Lacks("s3://bucket"),

@@ -14,6 +14,7 @@ from strandline.storage.remote.s3.access import S3Access
 from strandline.storage.remote.s3.attempts import Attempts, Failure
 from strandline.storage.remote.s3.lacks import Lacks
 from strandline.storage.remote.s3.uploads import S3Uploads
+from strandline.storage.remote.silence import Silence
 from tests.support.manual_clock import ManualClock
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def test_a_server_that_lists_more_uploads_and_not_where_is_asked_once(
         attempts=Attempts(
             deadlines=deadlines,
             clock=clock,
+            silence=Silence("s3://bucket", clock),
             classify=lambda error, key, operation: Failure(TierError(key, operation, str(error))),
         ),
         deadlines=deadlines,

@@ -9,6 +9,7 @@ import pytest
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.keys import (
     GROUPS_PREFIX,
+    METADATA_BOUNDARY_KEY,
     manifest_key,
     manifest_page_key,
     metadata_log_key,
@@ -51,6 +52,7 @@ def version(
         ("cluster.json", "metadata", ""),
         ("changes.json", "metadata", ""),
         (metadata_log_key(4), "metadata", ""),
+        (METADATA_BOUNDARY_KEY, "metadata", ""),
         (state_key(GROUPS_PREFIX, 7), "metadata", ""),
         ("somebody/elses", "other", ""),
     ],

@@ -385,7 +385,7 @@ async def test_a_lost_disk_comes_back_with_all_that_an_open_transaction_held_bac
         await rig.lose_disk()
         assert rig.log.end_offset == 44
         assert await rig.read_all() == before
-        assert rig.log.last_stable_offset == 10
+        assert rig.log.local.last_stable_offset == 10
         # Its disk has one segment where the parts were of several.
         rig.roll()
         rig.produce(4)

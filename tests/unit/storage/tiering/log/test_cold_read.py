@@ -160,6 +160,25 @@ def test_a_reader_whose_segment_is_let_go_meanwhile_is_told_where_the_log_begins
 
 
 @asynchronous
+async def test_records_are_not_returned_when_what_was_aborted_is_let_go_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Rig(tmp_path) as rig:
+        await archive_and_free(rig)
+
+        async def let_go() -> None:
+            rig.log.delete_records(rig.log.end_offset)
+            for _ in range(2):
+                await rig.settle()
+                rig.pass_ms(GRACE_MS)
+            await rig.settle()
+
+        change_under(rig, monkeypatch, "aborted_transactions", let_go)
+        with pytest.raises(OffsetOutOfRange):
+            await read_committed(rig)
+
+
+@asynchronous
 async def test_what_the_manifest_has_let_go_is_out_of_range_before_the_log_knows(
     tmp_path: Path,
 ) -> None:

@@ -34,6 +34,7 @@ from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.tiering.partition import divergence
 from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
+from tests.support.lone_replica import append_alone
 from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import CONFIG, GRACE_MS, Rig, asynchronous
 
@@ -251,13 +252,13 @@ async def test_a_producer_of_the_image_goes_on_where_it_was(tmp_path: Path) -> N
     async with Rig(tmp_path) as rig:
         await put_back_an_older_image(rig, archived_after=2)
         own = bytes(idempotent_batch(rig, sequence=0))
-        rig.log.append(memoryview(bytearray(own)), leader_epoch=rig.leader_epoch)
+        append_alone(rig.log, memoryview(bytearray(own)), leader_epoch=rig.leader_epoch)
         await settle(rig)
         end_offset = rig.log.end_offset
-        again = rig.log.append(memoryview(bytearray(own)), leader_epoch=rig.leader_epoch)
+        again = append_alone(rig.log, memoryview(bytearray(own)), leader_epoch=rig.leader_epoch)
         assert (again.duplicate, again.base_offset) == (True, end_offset - 1)
         following = idempotent_batch(rig, sequence=1)
-        rig.log.append(memoryview(following), leader_epoch=rig.leader_epoch)
+        append_alone(rig.log, memoryview(following), leader_epoch=rig.leader_epoch)
         assert rig.log.end_offset == end_offset + 1
 
 
@@ -331,7 +332,7 @@ class _Life:
         self._count += count
         batch = memoryview(bytearray(encode_batch(records)))
         try:
-            rig.log.append(batch, leader_epoch=rig.leader_epoch)
+            append_alone(rig.log, batch, leader_epoch=rig.leader_epoch)
         except TierUnavailable:
             return
         self.acknowledged += found

@@ -399,7 +399,7 @@ async def test_a_log_that_lost_a_marker_ends_the_transaction_as_its_archived_seg
         await rig.lose_disk()
         await rig.settle()
         local = rig.log.local
-        assert rig.log.last_stable_offset == rig.log.end_offset == 2
+        assert rig.log.local.last_stable_offset == rig.log.end_offset == 2
         assert bool(local.aborted_transactions(0, 2)) is (kind is MarkerType.ABORT)
 
 
@@ -418,7 +418,7 @@ async def test_the_archive_of_another_broker_ends_no_transaction_of_this_disk(
         if reason == "lost":
             rig.ownership.lose("somebody else")
         await rig.settle()
-        assert rig.log.last_stable_offset == 0
+        assert rig.log.local.last_stable_offset == 0
 
 
 @asynchronous

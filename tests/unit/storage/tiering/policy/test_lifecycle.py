@@ -79,7 +79,20 @@ def test_only_archived_segments_may_be_freed() -> None:
 def test_an_archive_that_ends_inside_a_segment_frees_nothing_of_it() -> None:
     partition = view(0, 10, 20, remote_end_offset=9)
     assert freeable(partition) is None
+    assert states(partition) == ["NEXT", "ACTIVE"]
+    assert [(s.base_offset, s.end_offset) for s in judge(partition).next_copies()] == [(9, 10)]
+
+
+def test_a_segment_goes_on_behind_the_archive_whether_the_cleaner_was_there_or_not() -> None:
+    partition = replace(view(0, 10, 20, 30, remote_end_offset=9), cleaned_offset=0)
+    assert states(partition) == ["NEXT", "UNCLEANED", "ACTIVE"]
+
+
+def test_a_segment_that_begins_with_other_records_than_the_archive_stays() -> None:
+    partition = replace(view(0, 10, 20, remote_end_offset=9), has_archived_past=False)
+    assert freeable(partition) is None
     assert states(partition) == ["OVERLAP", "ACTIVE"]
+    assert states(replace(partition, remote_end_offset=15)) == ["ARCHIVED", "OVERLAP"]
 
 
 def test_what_another_broker_archived_frees_nothing() -> None:

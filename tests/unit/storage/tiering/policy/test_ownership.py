@@ -16,6 +16,7 @@ from strandline.storage.errors import (
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.remote.manifest.store import commit, load
 from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
+from tests.support.lone_replica import append_alone
 from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import ID_PARTITION, Rig, asynchronous
 
@@ -251,5 +252,5 @@ async def test_a_broker_that_lost_its_archive_refuses_producers_where_it_is_told
             rig.produce(1)
         # The markers of its transactions are its own.
         own = memoryview(bytearray(rig.sent[-1]))
-        rig.log.append(own, leader_epoch=rig.leader_epoch, origin=AppendOrigin.COORDINATOR)
+        append_alone(rig.log, own, leader_epoch=rig.leader_epoch, origin=AppendOrigin.COORDINATOR)
         assert rig.log.end_offset == 6

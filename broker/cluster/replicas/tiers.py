@@ -1,0 +1,152 @@
+"""The tiers of a partition, and how metadata changes reach the remote one.
+
+    LocalTier        logs live on disk alone
+    BothTiers        topics with remote.storage.enable are attached to the tiering manager
+    FollowedTiers    logs of a read-only replica (read_only_replica.py)
+
+A deleted topic that may have an archive stays in the image as a pending purge until the remote tier
+reports that all of it is purged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+from strandline.broker.cluster.metadata.image import MetadataDelta, PartitionImage, TopicImage
+from strandline.broker.cluster.metadata.records import REMOTE_ENABLED, is_true
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.model import Epoch, Offset, TopicPartition
+from strandline.storage.remote.manifest.topic_info import TopicInfo
+from strandline.storage.tiering.log.unified_log import UnifiedLog
+
+if TYPE_CHECKING:
+    from strandline.storage.tiering.manager.manager import TieringManager
+
+
+class LocalTier:
+    """The local tier alone; subclasses add the remote one."""
+
+    def __init__(
+        self,
+        log_starts: Mapping[TopicPartition, Offset],
+        *,
+        lookups: Executor,
+    ) -> None:
+        """`log_starts` are the checkpointed ones; `lookups` runs lookups that decompress batches,
+        such as ListOffsets by time.
+        """
+        self._lookups = lookups
+        self._log_starts = log_starts
+
+    def join(
+        self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
+    ) -> UnifiedLog:
+        """Builds the partition's log over its tiers. `is_new`: the partition was just created."""
+        return self._make(UnifiedLog, local, is_new=is_new)
+
+    def _make(self, kind: type[UnifiedLog], local: LocalLog, *, is_new: bool) -> UnifiedLog:
+        start = None if is_new else self._log_starts.get(local.topic_partition)
+        return kind(local, log_start_offset=start, executor=self._lookups)
+
+    def lead(self, unified_log: UnifiedLog, leader_epoch: Epoch) -> None:
+        """Called when this broker leads the partition under a new epoch."""
+
+    def leave(self, unified_log: UnifiedLog) -> None:
+        """Called when the partition was removed from this broker."""
+
+    def change(self, topic: TopicImage, served: Sequence[tuple[UnifiedLog, Epoch]]) -> bool:
+        """Applies changed properties; returns True if a log start moved, which must be made durable
+        before `changed` is called.
+        """
+        return False
+
+    def changed(self, topic: TopicImage) -> None:
+        """Called when the log starts that `change` moved are durable."""
+
+    def follow(self, delta: MetadataDelta) -> None:
+        """Applies created, changed and deleted topics."""
+
+
+class BothTiers(LocalTier):
+    """Both tiers of a broker: logs on disk, and the tiering manager with the tiered ones."""
+
+    def __init__(
+        self,
+        manager: TieringManager,
+        log_starts: Mapping[TopicPartition, Offset],
+        *,
+        lookups: Executor,
+    ) -> None:
+        super().__init__(log_starts, lookups=lookups)
+        self._manager = manager
+
+    def join(
+        self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
+    ) -> UnifiedLog:
+        unified_log = super().join(local, topic, partition, is_new=is_new)
+        if is_tiered(topic):
+            self._manager.attach(
+                unified_log, describe(topic), leader_epoch=partition.leader_epoch, is_new=is_new
+            )
+        return unified_log
+
+    def lead(self, unified_log: UnifiedLog, leader_epoch: Epoch) -> None:
+        self._manager.update_leader_epoch(unified_log.topic_partition, leader_epoch)
+
+    def leave(self, unified_log: UnifiedLog) -> None:
+        self._manager.detach(unified_log.topic_partition)
+
+    def change(self, topic: TopicImage, served: Sequence[tuple[UnifiedLog, Epoch]]) -> bool:
+        """Attaches logs of topics that are tiered now. If tiering was disabled, the log starts with
+        the local files from now on, and the bucket is purged once that is durable (KIP-950).
+        """
+        if is_tiered(topic):
+            for unified_log, leader_epoch in served:
+                if unified_log.remote is None:
+                    # The log had no archive until now, so there is none to wait for.
+                    self._manager.attach(
+                        unified_log, describe(topic), leader_epoch=leader_epoch, is_new=True
+                    )
+            return False
+        moved = [unified_log for unified_log, _ in served if unified_log.remote is not None]
+        for unified_log in moved:
+            unified_log.move_log_start(unified_log.local.start_offset)
+        return bool(moved)
+
+    def changed(self, topic: TopicImage) -> None:
+        self._manager.disable_topic(describe(topic))
+
+    def follow(self, delta: MetadataDelta) -> None:
+        untiered = self._manager.untiered
+        for topic in delta.topics.changed():
+            if is_tiered(topic):
+                untiered.discard(topic.topic_id)
+                self._manager.update_topic(describe(topic))
+            else:
+                untiered.add(topic.topic_id)
+        untiered.difference_update(topic.topic_id for topic in delta.topics.gone())
+        for deleted in delta.pending_purges.changed():
+            self._manager.delete_topic(
+                TopicInfo(
+                    topic=deleted.name,
+                    topic_id=deleted.topic_id,
+                    partition_count=deleted.partition_count,
+                )
+            )
+
+
+def is_tiered(topic: TopicImage) -> bool:
+    """Whether the topic is tiered."""
+    return is_true(topic.properties, REMOTE_ENABLED)
+
+
+def describe(topic: TopicImage) -> TopicInfo:
+    """Returns the topic's facts that the bucket stores (topic.json)."""
+    return TopicInfo(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        partition_count=topic.partition_count,
+        properties=dict(topic.properties),
+    )

@@ -1,0 +1,165 @@
+"""Writes the markers that end transactions: the way from a coordinator to the partitions.
+
+    coordinator --> TransactionMarker --> LocalMarkers --> partitions that this broker leads
+
+This broker leads every partition, so a marker is an append. With several brokers the coordinator
+sends WriteTxnMarkers to the leader, whose handler calls `LocalMarkers.write` as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.coordination.records.offset_records import LoadedMarker
+from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
+from strandline.broker.coordination.transactions.transaction import (
+    LogEnd,
+    ProducerIdentity,
+    TransactionVersion,
+)
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.clock import Clock
+from strandline.storage.concurrency.turns import in_turns
+from strandline.storage.errors import RecordsRejected, StorageError
+from strandline.storage.local.log.log import AppendOrigin, LocalLog
+from strandline.storage.model import TopicPartition
+from strandline.storage.records.batch.marker import (
+    MarkerType,
+    TransactionMarker,
+    encode_marker_batch,
+)
+
+
+class EndMarker(NamedTuple):
+    """The end of a producer's transaction, for each of its partitions.
+
+    `coordinator_epoch` is the leader epoch of the coordinator's partition: a marker of an older
+    coordinator is refused.
+    """
+
+    producer: ProducerIdentity
+    end: MarkerType
+    coordinator_epoch: int
+    version: TransactionVersion
+
+
+class CommittedOffsets(Protocol):
+    """Who keeps the offsets that transactions commit."""
+
+    def may_end_transaction(self, partition: TopicPartition) -> bool: ...
+
+    def ended_transaction(self, partition: TopicPartition, ended: LoadedMarker) -> None: ...
+
+
+class LocalMarkers:
+    """Appends markers to the partitions of this broker. Used on the event loop only."""
+
+    def __init__(self, replicas: ReplicaManager, offsets: CommittedOffsets, clock: Clock) -> None:
+        self._replicas = replicas
+        self._offsets = offsets
+        self._clock = clock
+        # The last marker: one transaction writes the same to all its partitions.
+        self._marker: EndMarker | None = None
+        self._encoded = b""
+
+    def log_ends(self, partitions: Iterable[TopicPartition]) -> tuple[LogEnd, ...]:
+        """Returns where the logs of these partitions end, by topic.
+
+        Not of those offline, nor of those that may have another end when they know their archive.
+        """
+        found = (self._replicas.partition(one.topic, one.partition) for one in sorted(partitions))
+        return tuple(
+            LogEnd(one.topic_partition, one.topic_id, one.leader_epoch, one.log.end_offset)
+            for one in found
+            if one is not None and one.log.may_append
+        )
+
+    def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
+        """Writes the marker to one partition; see WriteTxnMarkers for the codes."""
+        partition = self._replicas.leader(where.topic, where.partition)
+        if isinstance(partition, LeaderRefusal):
+            return partition.code
+        has_offsets = where.topic == OFFSETS_TOPIC
+        if has_offsets and not self._offsets.may_end_transaction(where):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        try:
+            self._append(marker, partition)
+        except (RecordsRejected, StorageError) as error:
+            return ErrorCode(error.kafka_code)
+        if has_offsets:
+            ended = LoadedMarker(marker.producer.producer_id, marker.end)
+            self._offsets.ended_transaction(where, ended)
+        return ErrorCode.NONE
+
+    def open_after_crash(self) -> Iterator[OpenTransaction]:
+        """Iterates over the transactions that an unclean stop, or a lost disk, left open."""
+        # Those of a lost coordinator are open everywhere, also after a clean stop.
+        is_any = TRANSACTION_TOPIC in self._replicas.topics_with_loss
+        for partition in self._replicas.partitions():
+            local = partition.log.local
+            if is_any or local.may_lack_markers:
+                for opened in open_transactions(local):
+                    if opened.first_offset < local.opened_end_offset:
+                        yield opened
+
+    def is_open(self, opened: OpenTransaction) -> bool:
+        """Whether a transaction that was left open has not ended since.
+
+        A request may have reached its coordinator before all of them were loaded.
+        """
+        where = opened.partition
+        partition = self._replicas.partition(where.topic, where.partition)
+        if partition is None:
+            return True
+        entry = partition.log.local.producers.entries.get(opened.producer.producer_id)
+        return entry is not None and entry.transaction_first_offset == opened.first_offset
+
+    async def producers_above(self, epochs: Mapping[int, int]) -> set[int]:
+        """Returns the producers that have a greater epoch in a partition than `epochs` says."""
+        found: set[int] = set()
+        async for partition in in_turns(self._replicas.partitions()):
+            entries = partition.log.local.producers.entries
+            if entries:
+                shared = entries.keys() & epochs.keys()
+                found.update(one for one in shared if entries[one].epoch > epochs[one])
+        return found
+
+    def _append(self, marker: EndMarker, partition: Partition) -> None:
+        producer = marker.producer
+        if marker.version.bumps_epoch:
+            producers = partition.log.local.producers
+            producers.check_marker_of_new_epoch(producer.producer_id, producer.epoch)
+        if marker is not self._marker:
+            self._marker, self._encoded = marker, encode_end_marker(marker, self._clock.now_ms())
+        # A copy, for the append stamps it as its topic demands.
+        batch = memoryview(bytearray(self._encoded))
+        partition.append(batch, origin=AppendOrigin.COORDINATOR)
+
+
+def open_transactions(local: LocalLog) -> Iterator[OpenTransaction]:
+    """Iterates over the transactions that are open in a log."""
+    for entry in local.producers.open_entries():
+        first_offset = entry.transaction_first_offset
+        yield OpenTransaction(
+            partition=local.topic_partition,
+            topic_id=local.topic_id,
+            producer=ProducerIdentity(entry.producer_id, entry.epoch),
+            first_offset=first_offset,
+            leader_epoch=local.leader_epochs.epoch_for(first_offset),
+            coordinator_epoch=max(entry.coordinator_epoch, 0),
+        )
+
+
+def encode_end_marker(marker: EndMarker, now_ms: int) -> bytes:
+    """Encodes the control batch."""
+    return encode_marker_batch(
+        TransactionMarker(marker.end, marker.coordinator_epoch),
+        producer_id=marker.producer.producer_id,
+        producer_epoch=marker.producer.epoch,
+        now_ms=now_ms,
+    )

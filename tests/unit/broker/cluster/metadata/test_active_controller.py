@@ -1,0 +1,147 @@
+"""Changes of the metadata, and those who follow them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+import pytest
+
+from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.active_controller import ActiveController
+from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
+from strandline.broker.cluster.metadata.view import MetadataView
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import DiskError
+from strandline.storage.remote.object_store.interface import ObjectStore
+from tests.support.memory_store import MemoryStore
+from tests.unit.broker.cluster.controlled import registered
+from tests.unit.broker.cluster.metadata_rig import opened
+
+
+class Names:
+    """A follower that knows the topics by what it was told of them."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.told: list[set[str]] = []
+        self.failure: Exception | None = None
+
+    async def follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.told.append({topic.name for topic in delta.topics.changed()})
+        self.names -= {topic.name for topic in delta.topics.gone()}
+        self.names |= self.told[-1]
+        assert self.names == set(image.topics)
+
+
+def create(name: str) -> Callable[[MetadataImage], controller.Decision[controller.TopicResult]]:
+    return partial(
+        controller.create_topics,
+        topics=[NewTopic(name=name, partition_count=1, replication_factor=1)],
+        defaults=TopicDefaults(),
+    )
+
+
+class Made(NamedTuple):
+    """A view, and the controller that drives it."""
+
+    view: MetadataView
+    active: ActiveController
+
+
+def play(
+    scenario: Callable[[Callable[[], Made]], Coroutine[None, None, None]],
+    store: ObjectStore | None = None,
+) -> None:
+    async def bounded() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            shared = store or MemoryStore()
+
+            def begin() -> Made:
+                log = opened(shared)
+                if not log.image.brokers:
+                    log.append([registered()])
+                view = MetadataView(log.image)
+                return Made(view, ActiveController(view, log, executor=executor))
+
+            async with asyncio.timeout(60):
+                await scenario(begin)
+
+    asyncio.run(bounded())
+
+
+def test_a_follower_gets_all_that_there_is_and_then_what_changes() -> None:
+    async def scenario(begin: Callable[[], Made]) -> None:
+        metadata, first, second = begin(), Names(), Names()
+        await metadata.active.change(create("a"))
+        await metadata.view.publish_to(first.follow)
+        await metadata.active.change(create("b"))
+        await metadata.view.publish_to(second.follow)
+        await metadata.active.change(create("c"))
+        assert first.told == [{"a"}, {"b"}, {"c"}]
+        assert second.told == [{"a", "b"}, {"c"}]
+
+    play(scenario)
+
+
+def test_a_follower_that_failed_gets_the_same_changes_with_the_next_ones() -> None:
+    async def scenario(begin: Callable[[], Made]) -> None:
+        metadata, before, failing = begin(), Names(), Names()
+        await metadata.view.publish_to(before.follow, failing.follow)
+        failing.failure = DiskError("full")
+        with pytest.raises(DiskError):
+            await metadata.active.change(create("a"))
+        failing.failure = None
+        await metadata.active.change(create("b"))
+        assert failing.told == [set(), {"a", "b"}]
+        assert before.told == [set(), {"a"}, {"a", "b"}]
+        await metadata.active.change(create("c"))
+        assert failing.told[-1] == {"c"}
+
+    play(scenario)
+
+
+def test_what_another_broker_changed_first_is_followed_although_nothing_is_left_to_do() -> None:
+    async def scenario(begin: Callable[[], Made]) -> None:
+        late, quick, names = begin(), begin(), Names()
+        await late.view.publish_to(names.follow)
+        await quick.active.change(create("a"))
+        decision = await late.active.change(create("a"))
+        assert [r.error_code for r in decision.results] == [ErrorCode.TOPIC_ALREADY_EXISTS]
+        assert names.names == {"a"}
+
+    play(scenario)
+
+
+def test_what_an_append_of_unknown_outcome_changed_is_followed_with_the_next_change() -> None:
+    store = MemoryStore()
+
+    async def scenario(begin: Callable[[], Made]) -> None:
+        metadata, names = begin(), Names()
+        await metadata.view.publish_to(names.follow)
+        other = begin()
+        await other.active.change(create("a"))
+        metadata.active._unsure = True
+        await metadata.active.change(create("b"))
+        assert names.told == [set(), {"a"}, {"b"}]
+
+    play(scenario, store)
+
+
+def test_one_entry_is_in_flight_and_who_comes_meanwhile_decides_on_the_image_after_it() -> None:
+    async def scenario(begin: Callable[[], Made]) -> None:
+        metadata = begin()
+        version = metadata.view.image.version
+        names = [f"t{number % 5}" for number in range(10)]
+        decisions = await asyncio.gather(*(metadata.active.change(create(name)) for name in names))
+        codes = [result.error_code for decision in decisions for result in decision.results]
+        assert codes == [ErrorCode.NONE] * 5 + [ErrorCode.TOPIC_ALREADY_EXISTS] * 5
+        assert metadata.view.image.version == version + 5
+
+    play(scenario)

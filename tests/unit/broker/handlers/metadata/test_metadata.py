@@ -1,0 +1,99 @@
+"""Brokers, leaders and coordinators are told as the image has them."""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+from typing import cast
+
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.records import topic_records
+from strandline.broker.config.listeners import Listener
+from strandline.broker.config.loading import load_config
+from strandline.broker.handlers.metadata.metadata import MetadataHandlers
+from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.formats.metadata_records import (
+    BrokerEndpoint,
+    MetadataRecord,
+    PartitionChangeRecord,
+    RegisterBrokerRecord,
+)
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
+from strandline.broker.protocol.messages.describe_cluster import DescribeClusterRequest
+from strandline.broker.protocol.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from tests.support.manual_clock import ManualClock
+from tests.unit.broker.cluster.controlled import registered
+
+OWN = 1
+OFFSETS_ID = uuid.UUID(int=5)
+
+
+def broker(node_id: int, *, listener: str = "PLAINTEXT", fenced: bool = False) -> MetadataRecord:
+    endpoint = BrokerEndpoint(name=listener, host=f"h{node_id}", port=9090, security_protocol=0)
+    record: RegisterBrokerRecord = registered(node_id, fenced=fenced)
+    return record.replaced(end_points=[endpoint], rack=f"r{node_id}")
+
+
+def handlers(*records: MetadataRecord) -> MetadataHandlers:
+    image = MetadataImage().apply_entry(records)
+    services = SimpleNamespace(
+        config=load_config(None, [f"node.id={OWN}"]),
+        metadata=SimpleNamespace(image=image),
+        clock=ManualClock(),
+    )
+    # The port of the own listener was chosen after the registration.
+    return MetadataHandlers(
+        cast(Services, services), lambda name: Listener(name=name, host="own", port=4711)
+    )
+
+
+def context(version: int = 2) -> RequestContext:
+    return RequestContext(api_version=version, client_id="c", peer="p", listener="PLAINTEXT")
+
+
+def test_a_cluster_is_all_brokers_that_a_client_of_this_listener_can_reach() -> None:
+    made = handlers(broker(3, fenced=True), broker(2), broker(OWN), broker(4, listener="INTERNAL"))
+    answer = made.describe_cluster(DescribeClusterRequest(), context())
+    found = [(one.broker_id, one.host, one.port, one.rack) for one in answer.brokers]
+    assert found == [(OWN, "own", 4711, "r1"), (2, "h2", 9090, "r2")]
+    with_fenced = made.describe_cluster(
+        DescribeClusterRequest(include_fenced_brokers=True), context()
+    )
+    assert [(one.broker_id, one.is_fenced) for one in with_fenced.brokers] == [
+        (OWN, False),
+        (2, False),
+        (3, True),
+    ]
+
+
+def coordinators(made: MetadataHandlers, *groups: str) -> list[Coordinator]:
+    request = FindCoordinatorRequest(key_type=0, coordinator_keys=groups)
+    return list(made.find_coordinator(request, context(4)).coordinators)
+
+
+def test_a_coordinator_is_the_leader_of_the_groups_partition() -> None:
+    topic = topic_records(OFFSETS_TOPIC, OFFSETS_ID, ((OWN,), (2,)), {})
+    made = handlers(broker(OWN), broker(2), *topic)
+    found = coordinators(made, *map(str, range(20)))
+    assert {(one.node_id, one.host, one.port) for one in found} == {
+        (OWN, "own", 4711),
+        (2, "h2", 9090),
+    }
+    assert {one.error_code for one in found} == {ErrorCode.NONE}
+
+
+def test_without_a_leader_or_a_way_to_it_there_is_no_coordinator() -> None:
+    topic = topic_records(OFFSETS_TOPIC, OFFSETS_ID, ((2,), (4,)), {})
+    lost = PartitionChangeRecord(partition_id=0, topic_id=OFFSETS_ID, leader=-1)
+    made = handlers(broker(OWN), broker(2), broker(4, listener="INTERNAL"), *topic, lost)
+    found = coordinators(made, *map(str, range(20)))
+    assert {one.error_code for one in found} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+
+
+def test_before_there_is_a_topic_of_groups_whoever_is_asked_coordinates() -> None:
+    (found,) = coordinators(handlers(broker(OWN), broker(2)), "g")
+    assert (found.node_id, found.error_code) == (OWN, ErrorCode.NONE)

@@ -1,0 +1,227 @@
+"""The archive of a partition goes on under its next leader, which closed its segments elsewhere.
+
+archive       [ 0, 10)[10, 20)
+first leader  [ 0, 10)[10, 20)[20, 30 ..
+next leader   [ 0,                30)[30 ..
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.model import NO_EPOCH, Isolation
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.remote.object_store.interface import (
+    FileBody,
+    ObjectInfo,
+    PutBody,
+    PutCondition,
+)
+from strandline.storage.tiering.policy.lifecycle import SegmentState
+from tests.support.memory_store import MemoryStore
+from tests.unit.storage.tiering.harness import CONFIG, PARTITION, Rig, asynchronous
+
+UPLOAD_MS = 10_000
+WITH_PIECES = replace(CONFIG, strandline_remote_active_segment_upload_ms=UPLOAD_MS)
+
+
+@asynccontextmanager
+async def next_leader(first: Rig, folder: Path) -> AsyncIterator[Rig]:
+    """Another broker that has the records of `first`, in one segment, and leads from now on."""
+    rig = Rig(folder, config=first.config, store=first.memory, leader_epoch=2, clock=first.clock)
+    rig.sent = list(first.sent)
+    await rig.open(start=False)
+    try:
+        replicate(first, rig)
+        await rig.manager.start()
+        yield rig
+    finally:
+        rig._end()
+
+
+def replicate(first: Rig, rig: Rig) -> None:
+    while rig.log.end_offset < first.log.end_offset:
+        read = first.log.read(rig.log.end_offset, bytes_max=1 << 20, isolation=Isolation.LOG_END)
+        assert read is not None
+        assert read.range is not None
+        batches = memoryview(bytearray(read.range.read()))
+        rig.log.append(batches, leader_epoch=NO_EPOCH, origin=AppendOrigin.REPLICATION)
+    rig.log.local.advance_high_watermark(rig.log.end_offset)
+
+
+def pieces(rig: Rig) -> list[tuple[int, int]]:
+    manifest = rig.manifest
+    return [] if manifest is None else [(p.base_offset, p.end_offset) for p in manifest.tail]
+
+
+async def pass_and_settle(rig: Rig) -> None:
+    for _ in range(4):
+        rig.pass_ms(UPLOAD_MS // 2)
+        await rig.manager.run_once()
+
+
+async def archive_two_segments(rig: Rig) -> None:
+    rig.produce_segments(2)
+    rig.produce(10)
+    await rig.manager.run_once()
+    assert rig.archived == [(0, 10), (10, 20)]
+
+
+# --- copies ----------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_a_copy_begins_where_the_archive_ends_inside_a_segment(tmp_path: Path) -> None:
+    async with Rig(tmp_path / "first") as first:
+        await archive_two_segments(first)
+        async with next_leader(first, tmp_path / "next") as rig:
+            rig.produce_segments(1)
+            rig.pass_ms(10_000)
+            assert await rig.settle() == 1
+            assert rig.archived == [(0, 10), (10, 20), (20, 40)]
+            assert rig.log.local_start_offset == 40
+            await rig.assert_everything_is_readable()
+            rig.assert_archive_is_whole()
+
+
+@asynchronous
+async def test_a_recompressed_copy_begins_there_too(tmp_path: Path) -> None:
+    async with Rig(tmp_path / "first") as first:
+        await archive_two_segments(first)
+        first.config = replace(first.config, strandline_remote_compression_type="zstd")
+        async with next_leader(first, tmp_path / "next") as rig:
+            rig.put(*[(b"", str(offset).encode()) for offset in range(30, 2030)])
+            rig.roll()
+            rig.pass_ms(10_000)
+            await rig.settle()
+            assert rig.archived == [(0, 10), (10, 20), (20, 2030)]
+            assert rig.manifest is not None
+            entry = rig.manifest.segments[-1]
+            assert entry.recompressed_from_bytes is not None
+            values = [int(bytes(record.value or b"")) for record in await rig.records()]
+            assert values == list(range(2030))
+            rig.assert_archive_is_whole()
+
+
+@asynchronous
+async def test_a_log_with_another_history_than_the_archive_is_not_copied(tmp_path: Path) -> None:
+    """The archive ends with records of epoch 1, and this log has others there, of epoch 0."""
+    async with Rig(tmp_path / "first") as first:
+        await archive_two_segments(first)
+        rig = Rig(tmp_path / "next", store=first.memory, leader_epoch=3, clock=first.clock)
+        await rig.open(start=False)
+        rig.leader_epoch = 0
+        rig.produce(30)
+        rig.roll()
+        await rig.settle()
+        assert rig.archived == [(0, 10), (10, 20)]
+        assert rig.statistics.pending[0].state is SegmentState.OVERLAP
+        assert rig.local_segments[0] == (0, 30)
+        rig._end()
+
+
+# --- pieces ----------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_pieces_begin_where_the_archive_ends_inside_a_segment(tmp_path: Path) -> None:
+    async with Rig(tmp_path / "first", config=WITH_PIECES) as first:
+        await archive_two_segments(first)
+        async with next_leader(first, tmp_path / "next") as rig:
+            rig.produce(10)
+            await pass_and_settle(rig)
+            assert pieces(rig) == [(20, 40)]
+            rig.produce(10)
+            await pass_and_settle(rig)
+            assert pieces(rig)[-1][1] == 50
+            await rig.lose_disk()
+            assert rig.log.local_start_offset == 20
+            await rig.assert_everything_is_readable()
+            rig.assert_archive_is_whole()
+
+
+@asynchronous
+async def test_the_next_leader_goes_on_behind_the_pieces_of_the_one_before(tmp_path: Path) -> None:
+    async with Rig(tmp_path / "first", config=WITH_PIECES) as first:
+        await archive_two_segments(first)
+        await pass_and_settle(first)
+        assert pieces(first) == [(20, 30)]
+        async with next_leader(first, tmp_path / "next") as rig:
+            before = rig.data_keys()
+            await pass_and_settle(rig)
+            assert rig.data_keys() == before
+            for _ in range(30):
+                rig.produce(1)
+            rig.roll()
+            rig.produce(10)
+            await pass_and_settle(rig)
+            assert rig.archived == [(0, 10), (10, 20), (20, 60)]
+            assert pieces(rig) == [(60, 70)]
+            await rig.assert_everything_is_readable()
+            rig.assert_archive_is_whole()
+
+
+# --- the claim -------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_a_new_leader_epoch_claims_the_manifest_at_once(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        await archive_two_segments(rig)
+        rig.manager.update_leader_epoch(PARTITION, 2)
+        await rig.manager.run_once()
+        assert rig.manifest is not None
+        assert rig.manifest.leader_epoch == 2
+        requests = len(rig.memory.requests)
+        await rig.manager.run_once()
+        assert len(rig.memory.requests) == requests
+
+
+@asynchronous
+async def test_a_former_leader_moves_no_log_start(tmp_path: Path) -> None:
+    """It was paused before the retention of the topic was altered, and deletes by the old one."""
+    async with Rig(tmp_path / "first") as first:
+        await archive_two_segments(first)
+        async with next_leader(first, tmp_path / "next") as rig:
+            await rig.manager.run_once()
+            first.log.move_log_start(20)
+            await first.manager.run_once()
+            assert rig.manifest is not None
+            assert (rig.manifest.log_start_offset, rig.manifest.leader_epoch) == (0, 2)
+            first.pass_ms(10_000)
+            await first.manager.run_once()
+            assert first.log.remote is not None
+            assert first.log.remote.life.is_fenced
+            await rig.settle()
+            await rig.assert_everything_is_readable()
+
+
+class NotingStore(MemoryStore):
+    """Notes the manifests that it gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.manifests: list[Manifest] = []
+
+    def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
+        if key.endswith("manifest.json"):
+            assert not isinstance(body, FileBody)
+            self.manifests.append(Manifest.decode(body))
+        return super().put(key, body, condition=condition)
+
+
+@asynchronous
+async def test_a_log_start_is_committed_under_an_own_claim(tmp_path: Path) -> None:
+    store = NotingStore()
+    async with Rig(tmp_path, store=store) as rig:
+        await archive_two_segments(rig)
+        rig.manager.update_leader_epoch(PARTITION, 2)
+        rig.log.move_log_start(10)
+        store.manifests.clear()
+        await rig.manager.run_once()
+        written = [(one.leader_epoch, one.log_start_offset) for one in store.manifests]
+        assert written[:2] == [(2, 0), (2, 10)]
