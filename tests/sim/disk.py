@@ -39,7 +39,9 @@ class Disk:
 
         def forget(path: str | Path, dir_fd: int | None = None) -> None:
             with suppress(FileNotFoundError):
-                self._synced.pop(os.stat(path, dir_fd=dir_fd, follow_symlinks=False).st_ino, None)
+                found = os.stat(path, dir_fd=dir_fd, follow_symlinks=False)
+                if found.st_nlink == 1:
+                    self._synced.pop(found.st_ino, None)
 
         def unlink_and_forget(path: str | Path, *, dir_fd: int | None = None) -> None:
             forget(path, dir_fd)
