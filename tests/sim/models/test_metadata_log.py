@@ -16,6 +16,7 @@ that are planted at the end are each found, so the bounds are large enough for t
 from __future__ import annotations
 
 import copy
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -24,10 +25,10 @@ from functools import cache
 import pytest
 
 from strandline.broker.cluster.metadata import log_reader, metadata_log
-from strandline.broker.cluster.metadata.log_format import ENTRY_FORMAT, VERSIONS, encode_boundary
+from strandline.broker.cluster.metadata.log_format import encode_boundary
 from strandline.broker.cluster.metadata.log_reader import first_kept, indexes, raise_boundary
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog, MetadataRaced
-from strandline.broker.cluster.metadata.records import TopicCreated
+from strandline.broker.cluster.metadata.records import topic_records
 from strandline.storage.errors import CorruptFile, ObjectNotFound, TierUnavailable
 from strandline.storage.remote.keys import (
     METADATA_BOUNDARY_KEY,
@@ -35,7 +36,6 @@ from strandline.storage.remote.keys import (
     METADATA_SNAPSHOT_PREFIX,
     metadata_log_key,
 )
-from strandline.storage.remote.manifest.json_document import decode_document
 from strandline.storage.remote.object_store.interface import ObjectStore
 from tests.sim.models.explorer import Explored, explore
 from tests.sim.models.stepped_store import (
@@ -241,8 +241,7 @@ def _call(metadata: MetadataLog, call: str) -> Callable[[], object]:
         return metadata.refresh if call == "refresh" else metadata.catch_up
     name = call.removeprefix("append ")
     topic_id = uuid.uuid5(uuid.NAMESPACE_OID, name)
-    record = TopicCreated(topic=name, topic_id=topic_id, replicas=((1,),), properties={})
-    return lambda: metadata.append([record])
+    return lambda: metadata.append(topic_records(name, topic_id, ((1,),), {}))
 
 
 def _known(metadata: MetadataLog) -> Known:
@@ -265,9 +264,8 @@ def _applied(world: World, request: Request) -> World:
 
 @cache
 def _topic_of(entry: bytes) -> str:
-    fields = decode_document(entry, format_name=ENTRY_FORMAT, versions=VERSIONS)
-    (record,) = fields.objects("records")
-    return record.text("topic") if "topic" in record else ""
+    first = json.loads(entry)["records"][0]
+    return str(first["data"]["name"]) if first["type"] == "TOPIC_RECORD" else ""
 
 
 def explored(monkeypatch: pytest.MonkeyPatch, bounds: Bounds) -> Explored:
