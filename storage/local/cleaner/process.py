@@ -33,6 +33,7 @@ from strandline.storage.local.cleaner.messages import (
 )
 from strandline.storage.system.child_process import (
     ChildOwner,
+    ChildProcess,
     connect_to_parent,
 )
 
@@ -50,8 +51,8 @@ class CleaningFailed(StorageError):
 class CleanerProcess(ChildOwner):
     """The child process that cleans, one log at a time; its methods block."""
 
-    def __init__(self, clock: Clock) -> None:
-        super().__init__(__name__, clock)
+    def __init__(self, clock: Clock, start: Callable[[str], ChildProcess] = ChildProcess) -> None:
+        super().__init__(__name__, clock, start)
         self._io_bytes_per_s = float("inf")
 
     def begin(self, request: CleaningRequest) -> None:

@@ -87,7 +87,7 @@ async def test_a_wait_goes_by_the_limit_of_the_moment(
     tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # All of the jitter.
-    monkeypatch.setattr("random.random", lambda: 1.0)
+    monkeypatch.setattr("strandline.storage.entropy.fraction", lambda: 1.0)
     wait = WAITS[key]
     async with Rig(tmp_path, config=replace(CONFIG, **wait.before)) as rig:  # type: ignore[arg-type]
         rig.produce_segments(2)

@@ -76,9 +76,8 @@ def test_a_compacting_child_that_takes_no_request_is_given_up(
             super().__init__("import time; time.sleep(3600)")
             pids.append(self.pid)
 
-    monkeypatch.setattr(child_process, "ChildProcess", DeafChild)
     monkeypatch.setattr(child_process, "STILL_S_MAX", 0.05)
-    process = CleanerProcess(ManualClock())
+    process = CleanerProcess(ManualClock(), DeafChild)
     with pytest.raises(ChildFailed, match="took nothing"):
         process.begin(_request(tmp_path, producer_count=100_000))
     with pytest.raises(ProcessLookupError):
@@ -99,8 +98,7 @@ def test_a_compacting_child_that_does_not_move_is_given_up(
             pids.append(self.pid)
             os.kill(self.pid, signal.SIGSTOP)
 
-    monkeypatch.setattr(child_process, "ChildProcess", StoppedChild)
-    process = CleanerProcess(HurriedClock())
+    process = CleanerProcess(HurriedClock(), StoppedChild)
     process.begin(_request(tmp_path))
     with pytest.raises(ChildFailed, match="did not move"):
         process.next()
