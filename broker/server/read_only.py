@@ -48,6 +48,7 @@ from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.object_store.read_only import ReadOnlyStore
 from strandline.storage.tiering.changes.change_reader import ChangeReader
 from strandline.storage.tiering.manager.manager import TieringManager
+from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,8 @@ async def start_read_only(
         metadata,
         opened,
         store=store,
-        tiering=replace(config.tiering, follows=True, task_interval_ms=config.replica.poll_ms),
+        tiering=replace(config.tiering, task_interval_ms=config.replica.poll_ms),
+        lead=Lead.FOLLOWING,
     )
     tiers = FollowedTiers(
         tier.manager,

@@ -68,17 +68,14 @@ class RemoteLog:
         executor: Executor,
         gate: ReadGate,
         life: ArchiveLife,
-        is_followed: bool = False,
         on_unavailable: Callable[[], None] = lambda: None,
     ) -> None:
-        """`executor` runs the loading of manifest pages; `gate` bounds the reads of all. One that
-        `is_followed` is written by another broker, and this one is a replica. `on_unavailable` is
-        called when a read failed and the store may be down.
+        """`executor` runs the loading of manifest pages; `gate` bounds the reads of all.
+        `on_unavailable` is called when a read failed and the store may be down.
         """
         self._on_unavailable = on_unavailable
         self.partition = partition
         self.life = life
-        self.is_followed = is_followed
         # Whether the manifest, or its absence, was read from the bucket once.
         self.known = False
         # Why the manifest is not known, for errors of requests that need it; None before the first
@@ -122,7 +119,7 @@ class RemoteLog:
                 f"{key}: revision went back from {held.revision} to {found.manifest.revision}"
             )
         # A replica may learn late, or never, that tiering was turned off and on again.
-        if found.manifest.generation != held.generation and not self.is_followed:
+        if found.manifest.generation != held.generation and not self.life.is_followed:
             raise CorruptFile(f"{key}: another archive was begun in place of this broker's")
 
     @property

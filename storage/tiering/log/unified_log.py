@@ -207,11 +207,7 @@ class UnifiedLog:
         if not self.may_append:
             raise self._unknown_extent("append")
         remote = self.remote
-        if (
-            remote is not None
-            and remote.life.ownership.refuses_produce
-            and origin not in _OWN_ORIGINS
-        ):
+        if remote is not None and remote.life.refuses_produce and origin not in _OWN_ORIGINS:
             raise ArchiveLost("the archive is another broker's: strandline docs runbooks/copying")
         return self.local.append(
             records, leader_epoch=leader_epoch, origin=origin, records_checked=records_checked

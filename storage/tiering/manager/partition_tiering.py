@@ -37,6 +37,7 @@ from strandline.storage.tiering.log.statistics import (
 from strandline.storage.tiering.manager.workers import ArchiveWorkers
 from strandline.storage.tiering.partition.expiration import ExpirationSteps
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
+from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 from strandline.storage.tiering.policy.store_health import StoreHealth
 from strandline.storage.tiering.rewrite.compaction import CompactionSteps
@@ -62,7 +63,7 @@ class PartitionTiering:
         self._health = health
         # The announced change that a replica waits for.
         self.expectation = Expectation()
-        if self.remote.is_followed:
+        if self._life.is_followed:
             self.remote.follow = self.follow
         self._lock = asyncio.Lock()
         state = partial(
@@ -122,7 +123,7 @@ class PartitionTiering:
     @property
     def is_due(self) -> bool:
         """Whether there may be work; a replica waits for announced changes."""
-        return not self.remote.is_followed or self.expectation.is_due
+        return not self._life.is_followed or self.expectation.is_due
 
     def apply_changes(self, changes: PolledChanges) -> bool:
         """As `TieringManager.apply_changes`."""
@@ -146,7 +147,7 @@ class PartitionTiering:
 
     async def _next_step(self) -> bool:
         more, counters, owner = False, self._counters, self.owner
-        if not self._life.ownership.is_ours and self.remote.known:
+        if self._life.lead is not Lead.CONFIRMED and self.remote.known:
             return False
         if self._copying.may_try:
             more = await self._guard(self._copying, counters.add_copy_error, self._copy)
@@ -235,7 +236,7 @@ class PartitionTiering:
 
     def _exposed(self) -> Exposure | None:
         """Returns the records that only this machine has; None while that is not known."""
-        if self.remote.is_followed:
+        if self._life.is_followed:
             return Exposure()  # a replica has nothing that is not in the archive
         covered = covered_by(self.log, self.remote)
         if covered is None:

@@ -55,7 +55,7 @@ async def restart_behind(
         await _begin_anew(unified_log, remote, manifest, threads=threads)
         await _append_tail(unified_log, remote, manifest, threads=threads)
     finally:
-        if unified_log.local.end_offset > end_offset and not remote.is_followed:
+        if unified_log.local.end_offset > end_offset and not remote.life.is_followed:
             unified_log.local.note_archived_records()
             on_restarted()
 
@@ -75,7 +75,7 @@ async def _begin_anew(
         return
     log.log(
         # A replica's log always ends below the archive: this is how it grows.
-        logging.DEBUG if remote.is_followed else logging.WARNING,
+        logging.DEBUG if remote.life.is_followed else logging.WARNING,
         "local log ends before the archive, it restarts after the archive's end",
         extra={
             "fields": {
@@ -106,7 +106,7 @@ async def _append_tail(
         return
     run = log_from(local, tail[0].base_offset)
     whole = [part for part in tail if part.end_offset <= local.end_offset]
-    if not remote.is_followed and not await threads.run(partial(run.begins_with, whole)):
+    if not remote.life.is_followed and not await threads.run(partial(run.begins_with, whole)):
         _warn_of_another_past(unified_log, tail[-1].end_offset)
         return
     for part in tail:

@@ -55,6 +55,7 @@ from strandline.storage.tiering.partition.lost_markers import end_open_transacti
 from strandline.storage.tiering.partition.older_manifest import compare_folder
 from strandline.storage.tiering.partition.topic_registration import TopicRegistration
 from strandline.storage.tiering.policy.archive_state import ArchiveState
+from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 from strandline.storage.tiering.policy.store_health import StoreHealth
 
@@ -99,7 +100,7 @@ class ManifestOwner:
         # Records are set aside. After a crash the log takes no appends until they are back.
         self._is_set_aside = diverged_records.is_any(unified_log.local.directory)
         # A replica knows nothing of an origin's log before it has read the manifest.
-        is_followed_anew = remote.is_followed and unified_log.end_offset == 0
+        is_followed_anew = self.life.is_followed and unified_log.end_offset == 0
         self.life.is_past_unknown = self._is_marked or is_followed_anew
         if self._is_set_aside:
             self.life.move(ArchiveState.BLOCKED)
@@ -145,7 +146,7 @@ class ManifestOwner:
         if not self.life.must_load:
             return
         stored = await self._read()
-        if not self.remote.is_followed:
+        if not self.life.is_followed:
             await self._refuse_older(stored)
             if stored is not None and self._must_hold_off(stored):
                 return
@@ -200,13 +201,13 @@ class ManifestOwner:
         It may be another broker's, or the store takes no writes. The manifest is then read, as far
         as that is safe, and the next load tries again.
         """
-        ownership = self.life.ownership
-        if ownership.is_ours and self._health.takes_writes:
+        lead = self.life.lead
+        if lead is Lead.CONFIRMED and self._health.takes_writes:
             return False
         if self._must_claim(stored.manifest) or self._is_behind(stored.manifest):
             self._only_read(stored)
             return True
-        if ownership.is_unknown and self._has_own_past(stored.manifest):
+        if lead is Lead.UNKNOWN and self._has_own_past(stored.manifest):
             self.life.move(ArchiveState.BLOCKED)
             return True
         return False
@@ -249,7 +250,7 @@ class ManifestOwner:
         unreachable (docs/decisions, 15), unless the archive turned out to be another broker's.
         """
         is_behind = self._is_behind(stored.manifest)
-        is_blocked = is_behind or self.life.ownership.is_lost or self._is_set_aside
+        is_blocked = is_behind or self.life.lead is Lead.LOST or self._is_set_aside
         self.life.move(ArchiveState.BLOCKED if is_blocked else ArchiveState.READ_ONLY)
         if is_behind or self.life.is_detached():
             return
@@ -263,7 +264,7 @@ class ManifestOwner:
         This saves a read for every idle partition at a start.
         """
         stored, self._unclaimed = self._unclaimed, None
-        if stored is None or not self.life.ownership.is_ours:
+        if stored is None or self.life.lead is not Lead.CONFIRMED:
             return None
         return stored if self._must_claim(stored.manifest) else None
 
@@ -271,7 +272,7 @@ class ManifestOwner:
         """A 404 alone is no proof of a missing manifest, unless this disk has the whole log."""
         local = self.log.local
         is_all_here = local.start_offset == 0 and local.end_offset > 0
-        is_believed = self.remote.known or self.remote.is_followed or is_all_here
+        is_believed = self.remote.known or self.life.is_followed or is_all_here
         return manifest_store.load if is_believed else manifest_store.load_or_refuse
 
     def _must_claim(self, manifest: Manifest) -> bool:
@@ -289,11 +290,7 @@ class ManifestOwner:
         """The manifest is this broker's, unless it was written under a higher epoch."""
         manifest = self.remote.manifest
         # A replica may read the manifest of a new epoch before it learns of the epoch.
-        if (
-            manifest is None
-            or self.remote.is_followed
-            or manifest.leader_epoch <= self.leader_epoch
-        ):
+        if manifest is None or self.life.is_followed or manifest.leader_epoch <= self.leader_epoch:
             self.life.move(ArchiveState.OWNED)
             return
         self.life.move(ArchiveState.FENCED)
@@ -332,7 +329,7 @@ class ManifestOwner:
     def _adopt(self, stored: StoredManifest | None) -> None:
         """Adopts the manifest in the bucket, and announces it to replicas."""
         self.remote.adopt(stored)
-        if stored is not None and not self.remote.is_followed:
+        if stored is not None and not self.life.is_followed:
             self._changes.note(stored.manifest)
 
     async def claim(self) -> None:
@@ -402,7 +399,7 @@ class ManifestOwner:
             crash_point(GIVE_BACK_AFTER_RESTART)
             await re_append(self.log, self.leader_epoch, threads=self.threads, life=self.life)
             self._is_set_aside = False
-        if self.remote.is_followed and manifest is not None and not manifest.is_empty:
+        if self.life.is_followed and manifest is not None and not manifest.is_empty:
             self.log.drop_archived(manifest.end_offset)
 
     async def _end_as_archived(self, manifest: Manifest) -> None:
@@ -411,8 +408,8 @@ class ManifestOwner:
         Readers of the archive have seen their outcomes. An archive that may be another broker's
         tells nothing: it may have other records at these offsets.
         """
-        is_ours = self.life.ownership.is_ours and manifest.leader_epoch <= self.leader_epoch
-        if self.remote.is_followed or not is_ours:
+        is_ours = self.life.lead is Lead.CONFIRMED and manifest.leader_epoch <= self.leader_epoch
+        if not is_ours:
             return
         for opened in self.log.local.producers.open_entries():
             call = partial(

@@ -27,7 +27,7 @@
     DETACHED          -       -       -      the log has no archive, and does not ask
 
 "Free" is to free local segments because the archive has them. To free and to commit, the broker
-must own the archive besides (`ownership.py`), which is one fact for all partitions.
+must be known to lead it besides (`leadership.py`).
 
 Invariant: only `ManifestOwner` moves it. Each attachment of a partition has a life of its own, so
 that a step that outlives its attachment changes nothing of the next one.
@@ -38,7 +38,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, auto
 
-from strandline.storage.tiering.policy.ownership import Ownership
+from strandline.storage.tiering.policy.leadership import Lead
 
 
 class ArchiveState(Enum):
@@ -86,17 +86,31 @@ _CLAIMED = frozenset(
 class ArchiveLife:
     """The state of one partition's archive, and the permitted operations. Event loop only."""
 
-    __slots__ = ("_state", "is_past_unknown", "may_append", "ownership")
+    __slots__ = (
+        "_refuses_if_lost",
+        "_state",
+        "is_past_unknown",
+        "lead",
+        "may_append",
+        "refuses_produce",
+    )
 
-    def __init__(self, ownership: Ownership) -> None:
-        """`ownership` is shared by all partitions of the broker."""
+    def __init__(self, lead: Lead, *, refuses_if_lost: bool = False) -> None:
+        """`refuses_if_lost`: whether producers are refused once the archive is another broker's."""
         self._state = ArchiveState.UNKNOWN
-        self.ownership = ownership
+        self._refuses_if_lost = refuses_if_lost
+        self.take(lead)
         # Whether the log may take records; updated with each move, since each batch checks it.
         self.may_append = True
         # Neither this disk nor the archive has shown any record of the partition yet: until the
         # first load has ended, an empty log may be a long one whose disk was lost.
         self.is_past_unknown = False
+
+    def take(self, lead: Lead) -> None:
+        """Learns what this broker is to the archive."""
+        self.lead = lead
+        # An attribute, since each batch of a tiered topic checks it.
+        self.refuses_produce = lead is Lead.LOST and self._refuses_if_lost
 
     @property
     def state(self) -> ArchiveState:
@@ -122,7 +136,7 @@ class ArchiveLife:
     @property
     def may_commit(self) -> bool:
         """Whether a commit of the manifest may start."""
-        return self._state is ArchiveState.OWNED and self.ownership.is_ours
+        return self._state is ArchiveState.OWNED and self.lead is Lead.CONFIRMED
 
     # --- knowledge ---------------------------------------------------------------------------
 
@@ -139,12 +153,12 @@ class ArchiveLife:
     @property
     def is_settled(self) -> bool:
         """Whether the held manifest fits this disk, and its owner is known."""
-        return self._state in _AGREES and not self.ownership.is_unknown
+        return self._state in _AGREES and self.lead is not Lead.UNKNOWN
 
     @property
     def is_fenced(self) -> bool:
         """Whether another broker writes the archive, so that its records need not be ours."""
-        return self._state is ArchiveState.FENCED or self.ownership.is_lost
+        return self._state is ArchiveState.FENCED or self.lead is Lead.LOST
 
     @property
     def is_claimed(self) -> bool:
@@ -156,10 +170,15 @@ class ArchiveLife:
         """Whether the disk has no records beyond the archive, and the manifest is not claimed."""
         return not self.may_append or self._state is ArchiveState.READ_ONLY
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether another broker writes the archive, and this one is a replica."""
+        return self.lead is Lead.FOLLOWING
+
     # A method, since it is asked again after each wait: mypy takes a property for what it was.
     def is_detached(self) -> bool:
         """Returns whether all commits are forbidden for good."""
         return self._state is ArchiveState.DETACHED
 
     def __repr__(self) -> str:
-        return f"<ArchiveLife {self._state.name} {self.ownership!r}>"
+        return f"<ArchiveLife {self._state.name} {self.lead.name}>"

@@ -13,20 +13,20 @@ from strandline.storage.tiering.policy.archive_state import (
     ArchiveLife,
     ArchiveState,
 )
-from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
+from strandline.storage.tiering.policy.leadership import Lead
 
 # The rows of the table in the module's head: state, append, free, commit.
 ROW = re.compile(r"^    ([A-Z_]+) +(yes|-) +(yes|-) +(yes|-)(?:  |$)", re.MULTILINE)
 
 
-def life_in(state: ArchiveState, ownership: OwnershipState = OwnershipState.OURS) -> ArchiveLife:
+def life_in(state: ArchiveState, lead: Lead = Lead.CONFIRMED) -> ArchiveLife:
     """A life that came to `state` by legal moves."""
     ways = {ArchiveState.UNKNOWN: [ArchiveState.UNKNOWN]}
     for _ in ArchiveState:
         for known, way in tuple(ways.items()):
             for following in LEGAL_MOVES[known]:
                 ways.setdefault(following, [*way, following])
-    life = ArchiveLife(Ownership(ownership))
+    life = ArchiveLife(lead)
     for step in ways[state][1:]:
         life.move(step)
     assert life.state is state
@@ -57,11 +57,11 @@ def test_a_move_that_is_not_in_the_table_is_refused(
 
 
 @pytest.mark.parametrize("state", ArchiveState)
-@pytest.mark.parametrize("ownership", [OwnershipState.UNKNOWN, OwnershipState.LOST])
+@pytest.mark.parametrize("lead", [Lead.UNKNOWN, Lead.LOST])
 def test_nothing_is_freed_or_committed_for_an_archive_that_is_not_ours(
-    state: ArchiveState, ownership: OwnershipState
+    state: ArchiveState, lead: Lead
 ) -> None:
-    life = life_in(state, ownership)
+    life = life_in(state, lead)
     assert not life.may_free
     assert not life.may_commit
 
@@ -81,7 +81,7 @@ def test_a_life_that_ended_does_not_begin_again(state: ArchiveState) -> None:
 
 @pytest.mark.parametrize("state", ArchiveState)
 def test_the_past_is_unknown_until_the_first_load_has_ended(state: ArchiveState) -> None:
-    life = ArchiveLife(Ownership())
+    life = ArchiveLife(Lead.CONFIRMED)
     life.is_past_unknown = True
     if state in LEGAL_MOVES[life.state]:
         life.move(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,14 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.remote.manifest.store import commit, load
-from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
+from strandline.storage.tiering.policy.leadership import Lead
 from tests.support.lone_replica import append_alone
 from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import ID_PARTITION, Rig, asynchronous
 
 
-async def start_with(rig: Rig, state: OwnershipState) -> None:
-    rig.ownership = Ownership(state)
+async def start_with(rig: Rig, lead: Lead) -> None:
+    rig.lead = lead
     await rig.crash()
 
 
@@ -39,7 +40,7 @@ async def test_until_it_is_known_whose_the_archive_is_it_is_only_read(tmp_path: 
         await settle(rig)
         rig.produce_segments(1)
         before = rig.manifest
-        await start_with(rig, OwnershipState.UNKNOWN)
+        await start_with(rig, Lead.UNKNOWN)
         rig.produce_segments(1)
         await settle(rig)
         assert rig.manifest == before
@@ -57,7 +58,7 @@ async def test_a_disk_that_was_lost_waits_to_go_on_behind_the_archive(tmp_path: 
     async with Rig(tmp_path) as rig:
         rig.produce_segments(2)
         await settle(rig)
-        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        rig.lead = Lead.UNKNOWN
         await rig.lose_disk()
         await settle(rig)
         assert rig.manager.is_waiting
@@ -82,7 +83,7 @@ async def test_a_disk_that_is_there_takes_records_before_its_archive_answers(
         if was_written:
             rig.produce_segments(2)
         await settle(rig)
-        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        rig.lead = Lead.UNKNOWN
         if is_away:
             rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
         await rig.crash()
@@ -107,7 +108,7 @@ async def test_a_start_reads_a_manifest_once_though_it_claims_it_when_it_is_know
     async with Rig(tmp_path) as rig:
         rig.produce_segments(2)
         await settle(rig)
-        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        rig.lead = Lead.UNKNOWN
         rig.memory.requests.clear()
         await rig.crash()
         if is_outdated:
@@ -180,7 +181,7 @@ async def test_an_archive_that_is_lost_is_neither_written_nor_relied_upon(tmp_pa
         rig.produce_segments(2)
         await rig.manager.run_once()
         before = rig.manifest
-        rig.manager.ownership.lose("somebody else writes there")
+        rig.manager.lose("somebody else writes there")
         rig.manager.confirm()
         rig.produce_segments(1)
         rig.configure(retention_ms=1000)
@@ -203,7 +204,7 @@ async def test_a_store_that_takes_no_writes_is_read_and_copied_to_when_it_takes_
         rig.produce_segments(2)
         await settle(rig)
         before = rig.manifest
-        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        rig.lead = Lead.UNKNOWN
         await rig.crash()
         rig.manager.note_claim(None, AccessDenied("probe", "put", "403"))
         rig.manager.confirm()
@@ -244,10 +245,10 @@ async def test_a_broker_that_lost_its_archive_refuses_producers_where_it_is_told
     tmp_path: Path,
 ) -> None:
     async with Rig(tmp_path) as rig:
-        rig.ownership = Ownership(refuses_if_lost=True)
+        rig.tiering_config = replace(rig.tiering_config, refuses_if_lost=True)
         await rig.crash()
         rig.produce(3)
-        rig.ownership.lose("another broker")
+        rig.manager.lose("another broker")
         with pytest.raises(ArchiveLost):
             rig.produce(1)
         # The markers of its transactions are its own.
