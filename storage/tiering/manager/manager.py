@@ -184,10 +184,10 @@ class TieringManager:
             reader=self._reader,
             executor=self._threads.executor,
             gate=self._gate,
-            life=ArchiveLife(self.lead, refuses_if_lost=self._config.refuses_if_lost),
+            life=ArchiveLife(self.lead, leader_epoch, refuses_if_lost=self._config.refuses_if_lost),
             on_unavailable=self.health.doubt,
         )
-        if is_new:
+        if is_new and not self.is_replica:
             remote.adopt(None)
         unified_log.remote = remote
         unified_log.local.on_segment_closed = lambda _closed: self.wake(topic_partition)
@@ -195,7 +195,6 @@ class TieringManager:
             unified_log,
             remote,
             topic=self.update_topic(topic_info),
-            leader_epoch=leader_epoch,
             past_generation=self._removals.past_generation(
                 topic_info.topic_id, topic_partition.partition
             ),
@@ -245,7 +244,7 @@ class TieringManager:
         elif known.info != topic_info:
             known.update(topic_info)
             for topic_partition in self._of_topic.get(topic_info.topic_id, ()):
-                self._pool.add(topic_partition)
+                self.wake(topic_partition)
         return known
 
     def disable_topic(self, topic_info: TopicInfo) -> None:
@@ -292,12 +291,13 @@ class TieringManager:
         partition = self._partitions.get(topic_partition)
         if partition is not None:
             partition.owner.lead(leader_epoch)
-            self._pool.add(topic_partition)
+            self.wake(topic_partition)
         self._removals.lead(topic_partition, leader_epoch)
 
     def wake(self, topic_partition: TopicPartition) -> None:
         """Queues the partition, after a segment was closed or the log start moved."""
-        if topic_partition in self._partitions:
+        partition = self._partitions.get(topic_partition)
+        if partition is not None and partition.is_due:
             self._pool.add(topic_partition)
 
     # --- running -----------------------------------------------------------------------------
@@ -430,9 +430,8 @@ class TieringManager:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
 
     def _add_all(self) -> None:
-        for topic_partition, partition in self._partitions.items():
-            if partition.is_due:
-                self._pool.add(topic_partition)
+        for topic_partition in self._partitions:
+            self.wake(topic_partition)
         self._removals.release_idle()
         for topic_id in self._removals:
             self._pool.add(topic_id)
@@ -442,7 +441,7 @@ class TieringManager:
             partition = self._partitions.get(key)
             if partition is None:
                 return False
-            return await (partition.follow() if self.is_replica else partition.step())
+            return await partition.step()
         purge = self._removals.purge_of(key)
         if purge is None or not self.health.is_up or not self.may_write():
             return False

@@ -404,6 +404,30 @@ async def test_a_log_that_lost_a_marker_ends_the_transaction_as_its_archived_seg
 
 
 @asynchronous
+async def test_a_lost_object_keeps_no_other_transaction_from_its_archived_end(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        first, second = Producer(rig, 7), Producer(rig, 8)
+        first.send()
+        rig.roll()
+        second.send()
+        rig.roll()
+        second.end(MarkerType.ABORT)
+        first.end(MarkerType.ABORT)
+        await rig.settle()
+        assert rig.archived == [(0, 1), (1, 2)]
+        manifest = rig.manifest
+        assert manifest is not None
+        rig.memory.delete([manifest.segments[0].meta_key])
+        await rig.lose_disk()
+        await rig.settle()
+        local = rig.log.local
+        assert [opened.producer_id for opened in local.producers.open_entries()] == [7]
+        assert [one.producer_id for one in local.aborted_transactions(1, 3)] == [8]
+
+
+@asynchronous
 @pytest.mark.parametrize("reason", ["lost", "claimed"])
 async def test_the_archive_of_another_broker_ends_no_transaction_of_this_disk(
     tmp_path: Path, reason: str

@@ -7,6 +7,8 @@ import re
 
 import pytest
 
+from strandline.storage.errors import ArchiveLost, ReadOnlyReplica
+from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.tiering.policy import archive_state
 from strandline.storage.tiering.policy.archive_state import (
     LEGAL_MOVES,
@@ -17,6 +19,8 @@ from strandline.storage.tiering.policy.leadership import Lead
 
 # The rows of the table in the module's head: state, append, free, commit.
 ROW = re.compile(r"^    ([A-Z_]+) +(yes|-) +(yes|-) +(yes|-)(?:  |$)", re.MULTILINE)
+# First those of the states, then those of what a broker is to the archive.
+ROWS = ROW.findall(archive_state.__doc__ or "")
 
 
 def life_in(state: ArchiveState, lead: Lead = Lead.CONFIRMED) -> ArchiveLife:
@@ -34,12 +38,41 @@ def life_in(state: ArchiveState, lead: Lead = Lead.CONFIRMED) -> ArchiveLife:
 
 
 def test_the_table_in_the_head_says_what_each_state_permits() -> None:
-    rows = ROW.findall(archive_state.__doc__ or "")
+    rows = ROWS[: len(ArchiveState)]
     assert [name for name, *_ in rows] == [state.name for state in ArchiveState]
     for name, *permits in rows:
         life = life_in(ArchiveState[name])
         said = [permit == "yes" for permit in permits]
         assert said == [life.may_append, life.may_free, life.may_commit], name
+
+
+def test_the_second_table_says_what_the_lead_leaves_of_it() -> None:
+    rows = ROWS[len(ArchiveState) :]
+    assert [name for name, *_ in rows] == [lead.name for lead in Lead]
+    for name, *permits in rows:
+        life = life_in(ArchiveState.OWNED, Lead[name])
+        said = [permit == "yes" for permit in permits]
+        assert said == [not life.refuses_appends, life.may_free, life.may_commit], name
+
+
+def test_a_follower_refuses_all_records_and_who_lost_the_archive_those_of_producers() -> None:
+    for origin in AppendOrigin:
+        with pytest.raises(ReadOnlyReplica):
+            ArchiveLife(Lead.FOLLOWING).refuse(origin)
+    lost = ArchiveLife(Lead.LOST, refuses_if_lost=True)
+    assert lost.refuses_appends
+    lost.refuse(AppendOrigin.COORDINATOR)
+    with pytest.raises(ArchiveLost):
+        lost.refuse(AppendOrigin.CLIENT)
+
+
+def test_records_that_are_set_aside_are_forgotten_by_no_move_but_their_append() -> None:
+    for state in (ArchiveState.SETTING_ASIDE, ArchiveState.RE_APPENDING):
+        assert life_in(state).has_set_aside
+        left = {after for after in LEGAL_MOVES[state] if not life_in(after).has_set_aside}
+        is_appended = state is ArchiveState.RE_APPENDING
+        ends = {ArchiveState.OWNED, ArchiveState.FENCED} if is_appended else set()
+        assert left == {ArchiveState.DETACHED, *ends}
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(ArchiveState, repeat=2)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,16 +11,20 @@ import pytest
 from strandline.storage.errors import (
     AccessDenied,
     ArchiveLost,
+    ReadOnlyReplica,
     StoreFull,
     TierError,
     TierUnavailable,
 )
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.remote.manifest.store import commit, load
+from strandline.storage.tiering.changes.change_reader import PolledChanges
 from strandline.storage.tiering.policy.leadership import Lead
 from tests.support.lone_replica import append_alone
 from tests.support.memory_store import Fault
-from tests.unit.storage.tiering.harness import ID_PARTITION, Rig, asynchronous
+from tests.unit.storage.tiering.harness import GRACE_MS, ID_PARTITION, Rig, asynchronous
+
+EVERYTHING = PolledChanges(is_everything=True)
 
 
 async def start_with(rig: Rig, lead: Lead) -> None:
@@ -255,3 +260,54 @@ async def test_a_broker_that_lost_its_archive_refuses_producers_where_it_is_told
         own = memoryview(bytearray(rig.sent[-1]))
         append_alone(rig.log, own, leader_epoch=rig.leader_epoch, origin=AppendOrigin.COORDINATOR)
         assert rig.log.end_offset == 6
+
+
+@pytest.mark.parametrize("lead", Lead)
+@asynchronous
+async def test_only_who_leads_an_archive_uploads_and_deletes(tmp_path: Path, lead: Lead) -> None:
+    """Though there is a segment to copy, one to delete, and two to merge."""
+    async with Rig(tmp_path / "origin") as origin:
+        origin.produce_segments(5)
+        await origin.settle()
+        other = Rig(
+            tmp_path / "other",
+            store=origin.memory,
+            clock=origin.clock,
+            leader_epoch=origin.leader_epoch + 1,
+            merge_target_bytes=1 << 20,
+        )
+        origin.configure(local_retention_ms=-1)
+        origin.produce_segments(1)
+        shutil.copytree(origin.folder, other.folder)
+        other.lead = Lead.UNKNOWN if lead is Lead.LOST else lead
+        async with other:
+            if lead is Lead.LOST:
+                other.manager.lose("another broker's start is there")
+            other.log.move_log_start(15)
+            before = origin.manifest
+            origin.memory.requests.clear()
+            for _ in range(4):
+                other.pass_ms(GRACE_MS)
+                if lead is Lead.FOLLOWING:
+                    other.manager.apply_changes(EVERYTHING)
+                await other.manager.run_once()
+            changed = origin.memory.count_requests("put|delete")
+            assert (changed == 0) is (lead is not Lead.CONFIRMED)
+            assert (origin.manifest == before) is (lead is not Lead.CONFIRMED)
+
+
+@asynchronous
+async def test_a_log_that_is_followed_takes_no_records_and_deletes_none(tmp_path: Path) -> None:
+    async with Rig(tmp_path / "origin") as origin:
+        origin.produce_segments(2)
+        await origin.settle()
+        replica = Rig(tmp_path / "replica", store=origin.memory, clock=origin.clock)
+        replica.lead = Lead.FOLLOWING
+        async with replica:
+            assert replica.log.end_offset == 20
+            for _ in AppendOrigin:
+                with pytest.raises(ReadOnlyReplica):
+                    replica.produce(1)
+            with pytest.raises(ReadOnlyReplica):
+                replica.log.delete_records(10)
+            assert (replica.log.log_start_offset, replica.log.end_offset) == (0, 20)
