@@ -143,16 +143,12 @@ class ManifestOwner:
         self._end_load()
 
     async def _read(self) -> StoredManifest | None:
-        held = self.remote.stored
-        if (
-            held is not None
-            and self.life.state is ArchiveState.READ_ONLY
-            and self.life.lead is Lead.CONFIRMED
-            and self._must_claim(held.manifest)
-        ):
+        held, life = self.remote.stored, self.life
+        is_unclaimed = life.state is ArchiveState.READ_ONLY and life.lead is Lead.CONFIRMED
+        if held is not None and is_unclaimed and self._must_claim(held.manifest):
             # The claim tells whether it is still the newest, once. This saves a read for every idle
             # partition at a start.
-            self.life.move(ArchiveState.UNKNOWN)
+            life.move(ArchiveState.UNKNOWN)
             return held
         stored = await self.threads.run(
             partial(self._loader(), self.threads.store, self.remote.partition)
