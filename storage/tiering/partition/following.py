@@ -54,11 +54,10 @@ class FollowingSteps:
 
     async def _take_over(self) -> None:
         log, remote, life = self._log, self._remote, self._remote.life
-        life.doubt()
-        stored = await self._threads.run(
-            partial(manifest_store.load, self._threads.store, remote.partition)
-        )  # 1
+        call = partial(manifest_store.load, self._threads.store, remote.partition)
+        stored = await self._threads.run(call)  # 1
         remote.refuse_regress(stored)
+        life.doubt()
         remote.adopt(stored)
         if stored is not None:
             life.move(ArchiveState.RESTARTING)

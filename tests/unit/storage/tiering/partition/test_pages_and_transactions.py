@@ -372,6 +372,7 @@ async def test_a_replica_that_could_not_go_on_behind_the_archive_tries_again_wit
         origin.memory.add_fault(Fault(key_pattern=r"\.meta$", error=TierUnavailable))
         async with replica:
             assert replica.log.end_offset == 0
+            assert replica.log.has_unknown_extent
             for _ in range(3):
                 replica.pass_ms(60_000)
                 await replica.manager.run_once()

@@ -17,6 +17,7 @@ from strandline.storage.errors import (
     TierUnavailable,
 )
 from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.local.log_dirs import missing_folder_mark
 from strandline.storage.remote.manifest.store import commit, load
 from strandline.storage.tiering.changes.change_reader import PolledChanges
 from strandline.storage.tiering.policy.leadership import Lead
@@ -147,8 +148,10 @@ async def test_who_may_have_lost_a_disk_takes_no_records_over_restarts_until_tha
             with pytest.raises(TierUnavailable):
                 rig.produce(1)
             await rig.crash()
+        assert missing_folder_mark.is_marked(rig.folder)
         rig.memory.clear_faults()
         await settle(rig)
+        assert not missing_folder_mark.is_marked(rig.folder)
         rig.produce_segments(1)
         # It is known now, and that is kept.
         rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
