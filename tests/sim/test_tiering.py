@@ -53,8 +53,10 @@ def tiered_broker(world: World) -> VirtualBroker:
     )
 
 
-async def write(world: World, client: VirtualClient, written: Written) -> None:
-    for number in range(RECORDS):
+async def write(
+    world: World, client: VirtualClient, written: Written, records: int = RECORDS
+) -> None:
+    for number in range(records):
         value = b"%d/%d/" % (written.partition, number)
         value += world.random.randbytes(8).hex().encode() * (VALUE_BYTES // 16)
         record = Record(offset=0, timestamp_ms=world.clock.now_ms(), key=None, value=value)
@@ -82,7 +84,9 @@ async def check(world: World, client: VirtualClient, written: Written) -> None:
     world.note("read", written.partition, start, len(found))
 
 
-async def scenario(world: World, *, retention_bytes: int = -1, troubles: int = 12) -> None:
+async def scenario(
+    world: World, *, retention_bytes: int = -1, records: int = RECORDS, troubles: int = 12
+) -> None:
     broker = tiered_broker(world)
     await broker.start()
     client = world.client(broker)
@@ -91,7 +95,7 @@ async def scenario(world: World, *, retention_bytes: int = -1, troubles: int = 1
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(Chaos(world, broker).run(troubles))
         for one in written:
-            tasks.create_task(write(world, world.client(broker), one))
+            tasks.create_task(write(world, world.client(broker), one, records))
     # Long enough for each failed call to be tried again.
     await asyncio.sleep(900)
     for one in written:
@@ -129,12 +133,16 @@ def test_retention_takes_the_oldest_alone(seed: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_runs_of_a_seed_leave_the_same_trace(tmp_path: Path) -> None:
     digests = set()
-    for seed in (1, 2, 3):
-        first, second = (play(seed, tmp_path / f"{seed}-{n}", scenario) for n in range(2))
+
+    async def short(world: World) -> None:
+        await scenario(world, records=24, troubles=3)
+
+    for seed in (1, 2):
+        first, second = (play(seed, tmp_path / f"{seed}-{n}", short) for n in range(2))
         assert all(one == other for one, other in zip(first.trace, second.trace, strict=False))
         assert len(first.trace) == len(second.trace)
         digests.add(first.digest())
-    assert len(digests) == 3, "each seed is a world of its own"
+    assert len(digests) == 2, "each seed is a world of its own"
 
 
 @pytest.mark.slow
