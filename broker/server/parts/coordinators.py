@@ -9,6 +9,7 @@ from strandline.broker.config.group_configs import member_times
 from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.consumer_messages import MemberTimes
 from strandline.broker.coordination.transactions.markers import LocalMarkers
+from strandline.broker.coordination.transactions.power_loss.left_open import LeftOpen
 from strandline.broker.coordination.transactions.transaction_coordinator import (
     TransactionCoordinator,
 )
@@ -62,6 +63,7 @@ class CoordinatorParts(Part):
             metadata.controller_client,
             replicas,
             markers,
+            LeftOpen(replicas),
             node_id=config.node_id,
             clock=clock,
             reads=lookups,
