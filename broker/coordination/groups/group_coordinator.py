@@ -7,13 +7,11 @@ the state replayed from it. An append is synchronous and in the page cache when 
 `flush.messages` on the topic the answer waits for the disk. A failed append changes nothing.
 
 Groups of the new protocol (KIP-848) are in `consumer_coordinator`; requests of the classic protocol
-that name such a group are passed on to it.
+that name such a group are passed on to it. Committed offsets are in `offset_coordinator`.
 
 There is one loop for all timers (`run`), woken by the earliest deadline of all groups. It also
 detects deleted topics by comparing images, as each change does before it reads a group, and deletes
 their offsets.
-
-Offsets that a transaction commits are pending in their shard until its marker is written.
 """
 
 from __future__ import annotations
@@ -43,7 +41,10 @@ from strandline.broker.coordination.groups.group_shard import GroupEffects, Grou
 from strandline.broker.coordination.groups.group_writes import (
     in_batches,
     write_offsets,
-    write_pending,
+)
+from strandline.broker.coordination.groups.offset_coordinator import (
+    OffsetCoordinator,
+    check_group_id,
 )
 from strandline.broker.coordination.groups.offset_expiry import OffsetExpiry
 from strandline.broker.coordination.model.classic_messages import (
@@ -51,7 +52,6 @@ from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupDescription,
     GroupState,
-    Instant,
     JoinAnswer,
     JoinRequest,
     LeaveResult,
@@ -69,27 +69,18 @@ from strandline.broker.coordination.model.consumer_messages import (
     MemberTimes,
 )
 from strandline.broker.coordination.model.group_config import GroupConfig
-from strandline.broker.coordination.model.group_offsets import GroupOffsets
 from strandline.broker.coordination.model.member_memory import MemberMemory
-from strandline.broker.coordination.model.offset_messages import (
-    CommitRequest,
-    OffsetDeletion,
-    OffsetRecord,
-    OffsetToDelete,
-)
-from strandline.broker.coordination.model.pending_offsets import PendingOffsets
-from strandline.broker.coordination.records.offset_records import LoadedMarker, decode_records
+from strandline.broker.coordination.records.offset_records import decode_records
 from strandline.broker.coordination.runtime.deadlines import GroupDeadlines
 from strandline.broker.coordination.runtime.parked_requests import ParkedRequests
 from strandline.broker.coordination.runtime.runtime import POLL_S, CoordinatorRuntime
 from strandline.broker.coordination.runtime.slots import Slots
-from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage import entropy
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.turns import in_turns
-from strandline.storage.model import TimestampMs, TopicPartition
+from strandline.storage.model import TimestampMs
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +155,12 @@ class GroupCoordinator:
         self._runtime = CoordinatorRuntime(slots, clock)
         self.now = self._runtime.now
         self.partition_of = slots.partition_of
+        self.offsets = OffsetCoordinator(self._runtime, self.arm)
+        self.commit = self.offsets.commit
+        self.commit_in_transaction = self.offsets.commit_in_transaction
+        self.read_offsets = self.offsets.read_offsets
+        self.delete_offsets = self.offsets.delete_offsets
+        self.offsets_of = self.offsets.offsets_of
         self._waiting = ParkedRequests()
         self._consumers = ConsumerCoordinator(self, reads)
         self._alarms = GroupDeadlines()
@@ -198,7 +195,7 @@ class GroupCoordinator:
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         """Waits for the others to join. Raises CoordinatorFault."""
         config = self._config
-        _check_group_id(group_id)
+        check_group_id(group_id)
         if not (
             config.session_timeout_ms_min
             <= request.session_timeout_ms
@@ -221,7 +218,7 @@ class GroupCoordinator:
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
         """Waits for the leader's assignment. Raises CoordinatorFault."""
-        _check_group_id(group_id)
+        check_group_id(group_id)
 
         def synced(slot: GroupSlot, ticket: Ticket) -> None:
             group = slot.shard.any_group(group_id)
@@ -275,7 +272,7 @@ class GroupCoordinator:
             return code
 
         try:
-            _check_group_id(group_id)
+            check_group_id(group_id)
             return await self._runtime.read(group_id, beat)
         except CoordinatorFault as fault:
             # Sessions start only when the group is loaded, so until then all is well.
@@ -287,7 +284,7 @@ class GroupCoordinator:
         self, group_id: str, leaving: Sequence[LeavingMember]
     ) -> tuple[LeaveResult, ...]:
         """Returns a result for each member in order. Raises CoordinatorFault."""
-        _check_group_id(group_id)
+        check_group_id(group_id)
 
         def left(slot: GroupSlot) -> tuple[LeaveResult, ...]:
             group = slot.shard.any_group(group_id)
@@ -321,112 +318,6 @@ class GroupCoordinator:
             absent=None if joins else ErrorCode.GROUP_ID_NOT_FOUND,
         )
 
-    # --- offsets -----------------------------------------------------------------------------
-
-    async def commit(self, group_id: str, request: CommitRequest) -> tuple[ErrorCode, ...]:
-        """Returns a code for each offset in order. Raises CoordinatorFault."""
-        return await self._runtime.write(
-            group_id, lambda slot: self._commit(slot, group_id, request, write_offsets)
-        )
-
-    def _commit(
-        self,
-        slot: GroupSlot,
-        group_id: str,
-        request: CommitRequest,
-        write: Callable[[GroupSlot, Sequence[OffsetRecord], Instant], None],
-    ) -> tuple[ErrorCode, ...]:
-        now = self.now()
-        decision = slot.shard.commit(group_id, request, now)
-        group = slot.shard.group(group_id)
-        if group is not None:
-            self.arm(group)
-        if decision.records:
-            write(slot, decision.records, now)
-        return decision.error_codes
-
-    async def commit_in_transaction(
-        self,
-        group_id: str,
-        request: CommitRequest,
-        producer: ProducerIdentity,
-        confirm: Callable[[TopicPartition], ErrorCode],
-    ) -> tuple[ErrorCode, ...]:
-        """Commits offsets that count once the producer's transaction is committed.
-
-        `confirm` asks the coordinator of the transaction whether the partition of the offsets is
-        part of it. Returns a code for each offset in order. Raises CoordinatorFault.
-        """
-        _check_group_id(group_id)
-
-        def committed(slot: GroupSlot) -> tuple[ErrorCode, ...]:
-            # No turn of the loop lies between this answer and the append: no marker can.
-            code = confirm(slot.partition.topic_partition)
-            if code is not ErrorCode.NONE:
-                raise CoordinatorFault(code)
-            return self._commit(slot, group_id, request, partial(write_pending, producer))
-
-        return await self._runtime.write(group_id, committed)
-
-    def ended_transaction(self, partition: TopicPartition, ended: LoadedMarker) -> None:
-        """The marker of a transaction was written to a partition of the offsets."""
-        slot = self._slots.at(partition.partition)
-        if slot is not None and slot.is_loaded:
-            slot.shard.take(ended, self.now())
-
-    def may_end_transaction(self, partition: TopicPartition) -> bool:
-        """Returns whether a marker may be written to this partition of the offsets.
-
-        Not while it is loaded: a loading shard would miss what is appended behind its end.
-        """
-        slot = self._slots.at(partition.partition)
-        return slot is not None and slot.is_loaded
-
-    async def read_offsets(
-        self,
-        group_id: str,
-        look: Callable[[GroupOffsets, PendingOffsets], T],
-        *,
-        member_id: str | None = None,
-        member_epoch: int = -1,
-    ) -> T:
-        """Returns what `look` makes of the group's offsets, the committed and those of open
-        transactions. Raises CoordinatorFault.
-
-        A member of the new protocol that sends its epoch must be in that epoch.
-        """
-
-        def looked(shard: GroupShard) -> T:
-            group = shard.consumers.get(group_id)
-            if group is not None:
-                code = shard.consumers.check_fetch(
-                    group, member_id=member_id, member_epoch=member_epoch
-                )
-                if code is not ErrorCode.NONE:
-                    raise CoordinatorFault(code)
-            return look(shard.offsets_of(group_id) or GroupOffsets(), shard.pending)
-
-        return await self._runtime.read(group_id, looked)
-
-    def offsets_of(self, group_id: str) -> GroupOffsets | None:
-        """Returns the group's committed offsets as of now, for the metrics."""
-        slot = self._slots.of(group_id)
-        return None if slot is None else slot.shard.offsets_of(group_id)
-
-    async def delete_offsets(
-        self, group_id: str, wanted: Sequence[OffsetToDelete]
-    ) -> OffsetDeletion:
-        """Deletes offsets. Raises CoordinatorFault."""
-        _check_group_id(group_id)
-
-        def deleted(slot: GroupSlot) -> OffsetDeletion:
-            deletion = slot.shard.delete_offsets(group_id, wanted)
-            if deletion.records:
-                write_offsets(slot, deletion.records, self.now())
-            return deletion
-
-        return await self._runtime.write(group_id, deleted, absent=ErrorCode.GROUP_ID_NOT_FOUND)
-
     # --- groups ------------------------------------------------------------------------------
 
     async def describe(self, group_id: str) -> GroupDescription | None:
@@ -444,7 +335,7 @@ class GroupCoordinator:
 
     async def describe_consumers(self, group_id: str) -> ConsumerGroupDescription:
         """Returns the group of the new protocol. Raises CoordinatorFault."""
-        _check_group_id(group_id)
+        check_group_id(group_id)
 
         def described(shard: GroupShard) -> ConsumerGroupDescription:
             group = shard.any_group(group_id)
@@ -540,8 +431,3 @@ class GroupCoordinator:
                 self._consumers.tick(slot, group)
             else:
                 self.carry_out(slot, GroupEffects(group=group, effects=group.tick(now)))
-
-
-def _check_group_id(group_id: str) -> None:
-    if not group_id:
-        raise CoordinatorFault(ErrorCode.INVALID_GROUP_ID)

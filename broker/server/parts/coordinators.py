@@ -56,7 +56,7 @@ class CoordinatorParts(Part):
             times_of=times_of,
             believed_ms=believed_ms,
         )
-        markers = LocalMarkers(replicas, groups, clock)
+        markers = LocalMarkers(replicas, groups.offsets, clock)
         transactions = TransactionCoordinator(
             lambda: running.current.transactions,
             image_of,
