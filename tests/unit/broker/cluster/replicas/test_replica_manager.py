@@ -75,7 +75,7 @@ def test_a_change_of_one_topic_looks_at_that_topic_alone(
                 LocalTier({}, lookups=disk),
                 topic_defaults=lambda: dict(defaults),
                 folders=FolderWork(lambda _: disk),
-                syncs=disk,
+                syncs=lambda _: disk,
             )
             first = with_topic("a", partitions=1)
             await replicas.follow(*since_nothing(first))
@@ -270,7 +270,7 @@ def test_a_disk_that_hangs_holds_up_what_is_for_itself_alone(
                 LocalTier({}, lookups=rest),
                 topic_defaults=dict,
                 folders=FolderWork({hanging: first, other: second}.__getitem__),
-                syncs=rest,
+                syncs=lambda _: rest,
             )
             with_t = with_topic("t", partitions=200)
             await replicas.follow(*since_nothing(with_t))

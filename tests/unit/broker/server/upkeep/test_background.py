@@ -24,11 +24,12 @@ from strandline.broker.server.upkeep.background import (
     LogUpkeep,
     keep_running,
 )
-from strandline.broker.server.workers import Workers
 from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.errors import StrandlineError
+from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local.formats.producer_state import ProducerEntry, ProducerState
+from strandline.storage.local.log_dirs.folder_work import FolderWork
+from strandline.storage.local.log_dirs.log_dir import LogDir
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from tests.sim.loop import VirtualClock, run
 from tests.sim.pools import InlinePool
@@ -58,7 +59,7 @@ def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_seco
             cast(LogDirs, SimpleNamespace(has_failed=False, is_short_of_room=False)),
             controller=cast(ControllerClient, metadata),
             running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
-            workers=cast(Workers, None),
+            folders=FolderWork(lambda _: InlinePool()),
             clock=clock,
             believed_ms=clock.now_ms,
         )
@@ -87,15 +88,16 @@ def test_a_roll_waits_for_no_record_behind_it_unless_flush_messages_is_due(
         log.flush(up_to)
 
     partition = SimpleNamespace(log=SimpleNamespace(local=log), flush=flush)
+    folder = LogDir(log.directory.parent, lock_descriptor=-1)
 
     async def a_minute() -> None:
         clock = VirtualClock()
         upkeep = LogUpkeep(
             cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
-            cast(LogDirs, None),
+            cast(LogDirs, SimpleNamespace(directories=[folder])),
             controller=cast(ControllerClient, None),
             running=cast(RunningConfig, None),
-            workers=cast(Workers, SimpleNamespace(disk=None)),
+            folders=FolderWork(lambda _: InlinePool()),
             clock=clock,
             believed_ms=clock.now_ms,
         )
@@ -111,12 +113,14 @@ def test_a_roll_waits_for_no_record_behind_it_unless_flush_messages_is_due(
 def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_first() -> None:
     """The folder does not count as failed any more: nobody would open its logs a second time."""
     pair = SimpleNamespace(lost_records=True)
-    folders = SimpleNamespace(has_failed=True, is_short_of_room=False)
+    folder = LogDir(Path("a"), lock_descriptor=-1)
+    folder.failure = DiskError("gone")
+    folders = SimpleNamespace(has_failed=True, is_short_of_room=False, directories=[folder])
     changes: list[int] = []
     served: list[object] = []
 
-    def revive() -> list[object]:
-        folders.has_failed = False
+    def revive(_within: object) -> list[object]:
+        folders.has_failed, folder.failure = False, None
         return [pair]
 
     async def raise_leader_epochs() -> None:
@@ -135,7 +139,7 @@ def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_firs
                 ControllerClient, SimpleNamespace(raise_leader_epochs=raise_leader_epochs)
             ),
             running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
-            workers=cast(Workers, SimpleNamespace(disk=InlinePool())),
+            folders=FolderWork(lambda _: InlinePool()),
             clock=clock,
             believed_ms=clock.now_ms,
         )
@@ -164,7 +168,7 @@ def producer_upkeep(
         cast(LogDirs, None),
         controller=cast(ControllerClient, None),
         running=cast(RunningConfig, running),
-        workers=cast(Workers, None),
+        folders=FolderWork(lambda _: InlinePool()),
         clock=clock,
         believed_ms=JumpGuard(clock).now_ms,
     )
