@@ -84,7 +84,8 @@ log = logging.getLogger(__name__)
 # Pause between two attempts to write a marker, and between two looks at the metadata.
 POLL_S = 1.0
 # Markers that one turn of the loop tries to write, of 20 us each: a transaction may have thousands,
-# and thousands of transactions may wait for a disk. `run` takes all of them in turn.
+# and thousands of transactions may wait for a disk. `run` takes all of them in turn. A number, and
+# not `in_turns`: the markers of one end are written in the step that decides it, without an await.
 MARKERS_PER_TURN_MAX = 500
 
 _Slot = Slot[TransactionShard]
