@@ -121,7 +121,7 @@ async def replicas(publications: Iterable[Publication]) -> object:
             BothTiers(manager, {}, lookups=disk),
             topic_defaults=dict,
             folders=FolderWork(lambda _: disk),
-            syncs=disk,
+            syncs=lambda _: disk,
         )
         await served.follow(MetadataDelta(MetadataImage()), MetadataImage())
         for delta, image in publications:
