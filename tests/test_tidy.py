@@ -45,6 +45,7 @@ LATE_IMPORTS = {
     r"(cramjam|lz4\.frame|zstandard|re2)": "2 ms each; few brokers need one of them at once",
     r"multiprocessing\.connection": "4 ms; only a broker with children, or a child, needs it",
     r"strandline\.broker\.(server|config)\..*": "0.2 s; `serve` and `restore` need the broker",
+    r"strandline\.broker\.handlers\.authorization\..*": "only a broker with an authorizer",
     r"strandline\.broker\.commands\..*": "40 to 130 ms; a command loads itself alone",
     r"strandline\.broker\.tools\.commands\..*": "30 ms; `serve` needs none of it",
     r"strandline\.storage\.(local\.inspect|tiering\.audit)(\..*)?": "see commands",
