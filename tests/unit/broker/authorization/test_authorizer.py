@@ -87,9 +87,7 @@ def test_a_denial_is_told_with_its_rule_and_a_look_is_not() -> None:
     assert not access.may(WRITE, TOPIC, "t")
     assert not access.may_cluster(AclOperation.ALTER)
     assert told == [
-        Denial(
-            principal=ALICE, host=HOST, operation=WRITE, kind=TOPIC, name="t", rule=denied
-        ),
+        Denial(principal=ALICE, host=HOST, operation=WRITE, kind=TOPIC, name="t", rule=denied),
         Denial(
             principal=ALICE,
             host=HOST,

@@ -73,9 +73,7 @@ def _somewhere(rules: list[Acl], operation: AclOperation) -> bool:
         and acl.operation in (operation, AclOperation.ALL)
         and verdict(acl, ALICE, HOST, operation) is not None
     ]
-    denied = {
-        (acl.pattern, acl.name) for acl in mine if acl.permission == AclPermission.DENY
-    }
+    denied = {(acl.pattern, acl.name) for acl in mine if acl.permission == AclPermission.DENY}
     if (PatternType.LITERAL, WILDCARD) in denied:
         return False
     for acl in mine:
