@@ -145,7 +145,8 @@ def test_a_fetch_that_waits_gets_nothing_after_its_right_is_withdrawn(
 def test_a_fetch_without_a_right_does_not_wait(world: World, nobody: WireClient) -> None:
     world.allow_only(rights("TOPIC t READ"))
     parts = [fetch_topic("u", {0: 0}), fetch_topic("t", {0: end_offset(world.admin, "t")})]
-    answer = nobody.ask(fetch_request(*parts, max_wait_ms=LONG_MS), FetchResponse, 12)
+    # Longer than the client waits.
+    answer = nobody.ask(fetch_request(*parts, max_wait_ms=2 * LONG_MS), FetchResponse, 12)
     denied, served = (topic.partitions[0] for topic in answer.topics)
     assert_denied(denied)
     assert served.error_code == 0
