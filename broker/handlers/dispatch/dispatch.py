@@ -34,9 +34,7 @@ from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.produce.produce import ProduceHandler
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.network.responses import (
-    ANONYMOUS,
     Answer,
-    ClientIdentity,
     CloseConnectionError,
     DeferredAnswer,
     LateParts,
@@ -54,6 +52,7 @@ from strandline.broker.protocol.messages.produce import ProduceRequest
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.errors import MalformedRequest, UnsupportedVersion
 from strandline.broker.protocol.schema.schema import Request, Response
+from strandline.broker.security.identity import ANONYMOUS, ANONYMOUS_CLIENT, ClientIdentity
 from strandline.broker.telemetry.requests import ApiTraffic, count_errors
 from strandline.storage.concurrency.tasks import eager_start
 
@@ -64,7 +63,6 @@ _T = TypeVar("_T")
 # A handler takes the request class of its API; the table below matches the two.
 Handler: TypeAlias = Callable[..., Response | Coroutine[object, None, Response]]
 
-ANONYMOUS_CLIENT = ClientIdentity()
 # The length field in front of a frame.
 LENGTH_BYTES = 4
 # Decoding takes half a microsecond per byte at worst; up to here that is 16 ms of the loop.
@@ -123,7 +121,7 @@ class Dispatcher:
                 header = header._replace(user=caller.user)
             access = None
             if self._authorizer is not None:
-                access = self._authorizer.access(f"User:{caller.user}", peer.rpartition(":")[0])
+                access = self._authorizer.access(caller.principal, caller.address)
             traffic = self._apis[header.api_key]
             size_bytes = len(frame) + LENGTH_BYTES
             traffic.started(header.api_version, size_bytes, started_s - received_s)
@@ -246,9 +244,7 @@ class Dispatcher:
         context = RequestContext(
             api_version=version,
             client_id=header.client_id,
-            peer=peer,
-            user=caller.user,
-            listener=caller.listener,
+            caller=caller,
             access=access or EVERY_RIGHT,
         )
         handler = self._others.get(header.api_key)
