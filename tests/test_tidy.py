@@ -41,7 +41,7 @@ LATE_IMPORTS = {
     r"(boto3|botocore|urllib3)(\..*)?": "0.26 s; only S3 needs them",
     r"numpy": "0.26 s; only compiled kernels need it",
     r"(pyarrow|pyspark|py4j|fsspec|fastavro|google\.protobuf)(\..*)?": "extras of the lake: 1 s",
-    r"(confluent_kafka|strandline\.broker\.tools\.client\.(cluster|acls))(\..*)?": "an extra of the tools",
+    r"(confluent_kafka|strandline\.broker\.tools\.client\.(cluster|acls))(\..*)?": "extra",
     r"(cramjam|lz4\.frame|zstandard|re2)": "2 ms each; few brokers need one of them at once",
     r"multiprocessing\.connection": "4 ms; only a broker with children, or a child, needs it",
     r"strandline\.broker\.(server|config)\..*": "0.2 s; `serve` and `restore` need the broker",
