@@ -23,6 +23,7 @@ from strandline.broker.tools.client.connection import (
     quiet_logger,
     settings_checked,
 )
+from strandline.broker.tools.client.failures import ToolFailure
 from strandline.broker.tools.client.rules import Rule
 
 # librdkafka calls the cluster a broker; the number is Kafka's.
@@ -57,7 +58,21 @@ class ClusterAcls:
                 AclBindingFilter(*_words(one)), request_timeout=REQUEST_SECONDS_MAX
             )
             found |= {_rule(binding) for binding in result_of(future, "cannot read the ACLs")}
+        if not found:
+            self._check_readable()
         return sorted(found, key=astuple)
+
+    def _check_readable(self) -> None:
+        """Raises ToolFailure for who may not read them: librdkafka keeps that error to itself."""
+        future = self._admin.describe_cluster(
+            include_authorized_operations=True, request_timeout=REQUEST_SECONDS_MAX
+        )
+        allowed = result_of(future, "cannot read the ACLs").authorized_operations
+        if AclOperation.DESCRIBE not in (allowed or ()):
+            raise ToolFailure(
+                "cannot read the ACLs: Cluster authorization failed.",
+                remedy="come as a super user, or as one with a right to describe the cluster",
+            )
 
     def delete(self, rules: Iterable[Rule]) -> None:
         """Deletes exactly these rules."""

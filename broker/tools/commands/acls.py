@@ -290,7 +290,7 @@ def _list(options: argparse.Namespace) -> int:
     if options.json:
         print_json([asdict(rule) for rule in found])
     elif not found:
-        remark("no rules; add one with: strandline acl add")
+        remark("no rules; without authorizer.class.name a broker has none")
     else:
         _show(found)
     return 0
