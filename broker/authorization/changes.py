@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from strandline.broker.cluster.metadata.controller_messages import Decision, Refusal
@@ -40,15 +41,28 @@ _OPERATIONS = frozenset(AclOperation)
 _PERMISSIONS = frozenset(AclPermission)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclResult:
+    """The outcome for one rule to be created, or one filter of rules to be deleted."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+    deleted: Sequence[Acl] = ()
+
+    @classmethod
+    def of(cls, refusal: Refusal) -> AclResult:
+        return cls(error_code=refusal.error_code, error_message=refusal.message)
+
+
 def create(
     image: MetadataImage,
     wanted: Sequence[Acl],
     *,
     new_id: Callable[[], uuid.UUID] = entropy.new_id,
-) -> Decision[Refusal | None]:
-    """Returns one result per rule: None, or why it is refused."""
+) -> Decision[AclResult]:
+    """Returns one result per rule."""
     records: list[MetadataRecord] = []
-    results: list[Refusal | None] = []
+    results: list[AclResult] = []
     made: set[Acl] = set()
     for acl in wanted:
         try:
@@ -59,9 +73,9 @@ def create(
                 made.add(acl)
                 records.append(acl_record(new_id(), acl))
         except Refusal as refusal:
-            results.append(refusal)
+            results.append(AclResult.of(refusal))
         else:
-            results.append(None)
+            results.append(AclResult())
     return Decision(records=tuple(records), results=tuple(results))
 
 
@@ -106,21 +120,24 @@ def find(image: MetadataImage, wanted: AclFilter) -> Iterator[Acl]:
         yield exact
 
 
-def delete(image: MetadataImage, found: Sequence[Sequence[Acl]]) -> Decision[Sequence[Acl]]:
-    """Deletes what was `found` for each filter and is still there; returns that for each of them.
+def delete(image: MetadataImage, found: Sequence[Sequence[Acl]]) -> Decision[AclResult]:
+    """Deletes what was `found` for each filter and is still there; returns a result for each.
 
-    Raises Refusal for more than DELETIONS_MAX, and deletes nothing.
+    Deletes nothing, and refuses each, if that is more than DELETIONS_MAX.
     """
     gone: Mapping[Acl, uuid.UUID] = {
         acl: image.acl_ids[acl] for of_filter in found for acl in of_filter if acl in image.acl_ids
     }
     if len(gone) > DELETIONS_MAX:
-        raise _invalid(
+        refusal = _invalid(
             f"Cannot remove more than {DELETIONS_MAX} acls in a single delete operation."
         )
+        return Decision(records=(), results=(AclResult.of(refusal),) * len(found))
     return Decision(
         records=tuple(RemoveAccessControlEntryRecord(id=acl_id) for acl_id in gone.values()),
-        results=tuple([acl for acl in of_filter if acl in gone] for of_filter in found),
+        results=tuple(
+            AclResult(deleted=[acl for acl in of_filter if acl in gone]) for of_filter in found
+        ),
     )
 
 

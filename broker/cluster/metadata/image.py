@@ -275,7 +275,7 @@ class MetadataDelta:
         self.group_properties = SectionDelta(before.group_properties, after.group_properties)
         self.scram_credentials = SectionDelta(before.scram_credentials, after.scram_credentials)
         self.acls = SectionDelta(before.acls, after.acls)
-        self._acl_ids = SectionDelta(before.acl_ids, after.acl_ids)
+        self.acl_ids = SectionDelta(before.acl_ids, after.acl_ids)
         self.feature_levels = SectionDelta(before.feature_levels, after.feature_levels)
 
     def image(self) -> MetadataImage:
@@ -295,7 +295,7 @@ class MetadataDelta:
             group_properties=self.group_properties.finish(),
             scram_credentials=self.scram_credentials.finish(),
             acls=self.acls.finish(),
-            acl_ids=self._acl_ids.finish(),
+            acl_ids=self.acl_ids.finish(),
             feature_levels=self.feature_levels.finish(),
         )
 
@@ -361,7 +361,7 @@ class MetadataDelta:
                 if acl is None:
                     raise self._misfit(record, "there is no such ACL")
                 self.acls.set(record.id, None)
-                self._acl_ids.set(acl, None)
+                self.acl_ids.set(acl, None)
             case FeatureLevelRecord():
                 self.feature_levels.set(record.name, record.feature_level or None)
             case NoOpRecord():
@@ -466,10 +466,10 @@ class MetadataDelta:
         acl = acl_of(record)
         if record.id in self.acls.after:
             raise self._misfit(record, "the id is taken")
-        if acl in self._acl_ids.after:
+        if acl in self.acl_ids.after:
             raise self._misfit(record, "another id has the same ACL")
         self.acls.set(record.id, acl)
-        self._acl_ids.set(acl, record.id)
+        self.acl_ids.set(acl, record.id)
 
     def _change_broker(self, record: BrokerRegistrationChangeRecord) -> None:
         broker = self._broker(record.broker_id, record.broker_epoch, record)

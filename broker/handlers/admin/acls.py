@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Sequence
 
 from strandline.broker.authorization import changes
+from strandline.broker.authorization.changes import AclResult
 from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
@@ -41,7 +42,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.security.acl import Acl, AclFilter
 from strandline.storage.errors import StorageError
 
-NO_AUTHORIZER = "No Authorizer is configured on the broker"
+DISABLED = Refusal(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
 # Each may look at every rule.
 FILTERS_MAX = 1000
 
@@ -59,7 +60,7 @@ class AclHandlers:
         self, request: DescribeAclsRequest, _context: RequestContext
     ) -> DescribeAclsResponse:
         if not self._is_enabled:
-            return _undescribed(Refusal(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
+            return _undescribed(DISABLED)
         wanted = _filter(request)
         try:
             changes.check_filter(wanted)
@@ -101,9 +102,9 @@ class AclHandlers:
             )
             for one in request.creations
         ]
-        results: Sequence[Refusal | None]
+        results: Sequence[AclResult]
         if not self._is_enabled:
-            results = [Refusal(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)] * len(wanted)
+            results = [AclResult.of(DISABLED)] * len(wanted)
         else:
             try:
                 decision = await self._controller.change(
@@ -112,42 +113,44 @@ class AclHandlers:
                 results = decision.results
             except StorageError as error:
                 results = [_failed(error)] * len(wanted)
-        return CreateAclsResponse(results=[_created(result) for result in results])
+        return CreateAclsResponse(
+            results=[
+                AclCreationResult(
+                    error_code=one.error_code, error_message=clipped(one.error_message)
+                )
+                for one in results
+            ]
+        )
 
     async def delete_acls(
         self, request: DeleteAclsRequest, _context: RequestContext
     ) -> DeleteAclsResponse:
         refuse_flood(len(request.filters), FILTERS_MAX)
         if not self._is_enabled:
-            disabled = _undeleted(Refusal(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER))
+            disabled = _deleted(AclResult.of(DISABLED))
             return DeleteAclsResponse(filter_results=[disabled] * len(request.filters))
-        results: list[DeleteAclsFilterResult | None] = []
+        results: list[AclResult | None] = []
         wanted: list[AclFilter] = []
         for one in map(_filter, request.filters):
             try:
                 changes.check_filter(one)
             except Refusal as refusal:
-                results.append(_undeleted(refusal))
+                results.append(AclResult.of(refusal))
             else:
                 results.append(None)
                 wanted.append(one)
         deleted = iter(await self._delete(wanted))
         return DeleteAclsResponse(
-            filter_results=[next(deleted) if one is None else one for one in results]
+            filter_results=[_deleted(next(deleted) if one is None else one) for one in results]
         )
 
-    async def _delete(self, wanted: Sequence[AclFilter]) -> list[DeleteAclsFilterResult]:
+    async def _delete(self, wanted: Sequence[AclFilter]) -> Sequence[AclResult]:
         found = await self._find(wanted)
         try:
             decision = await self._controller.change(lambda image: changes.delete(image, found))
-        except Refusal as refusal:
-            return [_undeleted(refusal)] * len(wanted)
         except StorageError as error:
-            return [_undeleted(_failed(error))] * len(wanted)
-        return [
-            DeleteAclsFilterResult(matching_acls=[_matching(acl) for acl in acls])
-            for acls in decision.results
-        ]
+            return [_failed(error)] * len(wanted)
+        return decision.results
 
     async def _find(self, wanted: Sequence[AclFilter]) -> list[list[Acl]]:
         return await asyncio.get_running_loop().run_in_executor(
@@ -171,8 +174,8 @@ def _filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:
     )
 
 
-def _failed(error: StorageError) -> Refusal:
-    return Refusal(ErrorCode(error.kafka_code), str(error))
+def _failed(error: StorageError) -> AclResult:
+    return AclResult(error_code=ErrorCode(error.kafka_code), error_message=str(error))
 
 
 def _undescribed(refusal: Refusal) -> DescribeAclsResponse:
@@ -181,16 +184,12 @@ def _undescribed(refusal: Refusal) -> DescribeAclsResponse:
     )
 
 
-def _undeleted(refusal: Refusal) -> DeleteAclsFilterResult:
+def _deleted(result: AclResult) -> DeleteAclsFilterResult:
     return DeleteAclsFilterResult(
-        error_code=refusal.error_code, error_message=clipped(refusal.message)
+        error_code=result.error_code,
+        error_message=clipped(result.error_message),
+        matching_acls=[_matching(acl) for acl in result.deleted],
     )
-
-
-def _created(refusal: Refusal | None) -> AclCreationResult:
-    if refusal is None:
-        return AclCreationResult()
-    return AclCreationResult(error_code=refusal.error_code, error_message=clipped(refusal.message))
 
 
 def _matching(acl: Acl) -> DeleteAclsMatchingAcl:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.broker.authorization import changes
+from strandline.broker.authorization.changes import AclResult
 from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -26,11 +27,11 @@ READ = rule(AclOperation.READ, "t")
 
 def test_a_rule_is_created_once() -> None:
     decision = changes.create(MetadataImage(), [READ, READ])
-    assert decision.results == (None, None)
+    assert decision.results == (AclResult(), AclResult())
     image = MetadataImage().apply_entry(decision.records)
     assert list(image.acls.values()) == [READ]
     again = changes.create(image, [READ])
-    assert (again.results, again.records) == ((None,), ())
+    assert (again.results, again.records) == ((AclResult(),), ())
 
 
 @pytest.mark.parametrize(
@@ -53,9 +54,8 @@ def test_a_rule_is_created_once() -> None:
 def test_what_is_no_rule_is_refused_and_the_others_are_created(wrong: Acl) -> None:
     decision = changes.create(MetadataImage(), [wrong, READ])
     refused, created = decision.results
-    assert refused is not None
     assert refused.error_code is ErrorCode.INVALID_REQUEST
-    assert created is None
+    assert created == AclResult()
     assert len(decision.records) == 1
 
 
@@ -63,7 +63,6 @@ def test_rules_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "ACLS_MAX", 2)
     wanted = [rule(AclOperation.READ, name) for name in "abc"]
     *_, refused = changes.create(MetadataImage(), wanted).results
-    assert refused is not None
     assert refused.error_code is ErrorCode.POLICY_VIOLATION
 
 
@@ -100,18 +99,19 @@ def test_found_rules_are_deleted_and_said_for_each_filter() -> None:
     other = rule(AclOperation.WRITE, "t")
     image = image_of([READ, other])
     decision = changes.delete(image, [[READ], [READ, other], []])
-    assert decision.results == ([READ], [READ, other], [])
+    assert [one.deleted for one in decision.results] == [[READ], [READ, other], []]
     assert not image.apply_entry(decision.records).acls
     # One that another request deleted meanwhile is not deleted twice.
-    assert changes.delete(MetadataImage(), [[READ]]).results == ([],)
+    assert changes.delete(MetadataImage(), [[READ]]).results == (AclResult(deleted=[]),)
 
 
 def test_too_many_deletions_delete_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "DELETIONS_MAX", 1)
     other = rule(AclOperation.WRITE, "t")
-    with pytest.raises(Refusal) as refused:
-        changes.delete(image_of([READ, other]), [[READ], [other]])
-    assert refused.value.error_code is ErrorCode.INVALID_REQUEST
+    decision = changes.delete(image_of([READ, other]), [[READ], [other]])
+    assert decision.records == ()
+    assert {one.error_code for one in decision.results} == {ErrorCode.INVALID_REQUEST}
+    assert not any(one.deleted for one in decision.results)
 
 
 def test_a_filter_with_numbers_that_nothing_has_is_refused() -> None:
