@@ -38,6 +38,7 @@ from strandline.broker.protocol.formats.metadata_records import (
     TopicRecord,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.protocol.schema.schema import Struct
 from strandline.storage.errors import ReadOnlyReplica, StorageError
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
 from strandline.storage.model import Offset, TopicId, TopicPartition
@@ -222,10 +223,13 @@ def _refused(decision: Decision[ResultT]) -> Decision[ResultT]:
     return replace(decision, records=(), results=refused)
 
 
-# The results of different decisions share two fields but no class.
+# The results of different decisions share two fields but no class; some are rows of answers.
 def _refused_result(result: Any) -> Any:
     if isinstance(result, range):  # A block of producer ids.
         raise ReplicaRefuses(REFUSAL)
+    if isinstance(result, Struct):
+        refused = {"error_code": ErrorCode.POLICY_VIOLATION, "error_message": REFUSAL}
+        return result if getattr(result, "error_code", True) else result.replaced(**refused)
     names = {field.name for field in fields(result)}
     if "error_code" not in names or result.error_code is not ErrorCode.NONE:
         return result
