@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from strandline.broker.cluster.metadata.controller_messages import Decision, Refusal
+from strandline.broker.cluster.metadata.controller_messages import Decision, Outcome, Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import acl_record
 from strandline.broker.protocol.formats.metadata_records import (
@@ -42,11 +42,9 @@ _PERMISSIONS = frozenset(AclPermission)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AclResult:
+class AclResult(Outcome):
     """The outcome for one rule to be created, or one filter of rules to be deleted."""
 
-    error_code: ErrorCode = ErrorCode.NONE
-    error_message: str | None = None
     deleted: Sequence[Acl] = ()
 
     @classmethod

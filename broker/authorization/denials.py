@@ -1,7 +1,7 @@
 """What clients asked for in vain, in the log: each thing once a minute, with a count of the rest.
 
 Kafka writes a line for each request (`kafka.authorizer.logger`). A client that is denied asks again
-as fast as it can.
+as fast as it can, and may make up names: NAMES_TOLD_MAX of a kind are told each minute.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from strandline.storage.clock import Clock
 from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
+
+# For each principal, host, operation and kind.
+NAMES_TOLD_MAX = 64
 
 
 class DenialLog:
@@ -37,7 +40,13 @@ class DenialLog:
         self._quiet_log.say(
             logging.INFO,
             "denied",
-            (denial.principal, denial.host, denial.operation, denial.kind, denial.name),
+            (
+                denial.principal,
+                denial.host,
+                denial.operation,
+                denial.kind,
+                hash(denial.name) % NAMES_TOLD_MAX,
+            ),
             fields,
         )
 

@@ -61,8 +61,17 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.security.acl import CLUSTER_NAME, AclOperation, ResourceKind
 
 FIRST_SYNC_THAT_NAMES_ITS_PROTOCOL: Final = 5
-# APIs that anybody may call; a login comes before its rights.
-UNCHECKED: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+# APIs that anybody may call: a login comes before its rights, and delegation tokens are refused.
+UNCHECKED: Final = frozenset(
+    {
+        ApiKey.SASL_HANDSHAKE,
+        ApiKey.SASL_AUTHENTICATE,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    }
+)
 _RESOURCES: Final[Mapping[int, ResourceKind]] = {
     ConfigResourceType.TOPIC: ResourceKind.TOPIC,
     ConfigResourceType.GROUP: ResourceKind.GROUP,

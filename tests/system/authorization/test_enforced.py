@@ -24,6 +24,10 @@ from strandline.broker.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsTopic,
 )
 from strandline.broker.protocol.messages.fetch import FetchResponse, FetchResponsePartition
+from strandline.broker.protocol.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from strandline.broker.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -55,6 +59,7 @@ from tests.system.calls import (
 pytestmark = pytest.mark.slow
 
 DENIED = 29
+ID_DENIED = 53
 LONG_MS = 60_000
 
 
@@ -396,10 +401,12 @@ def test_where_no_rule_is_everyone_may_if_the_setting_says_so(
 
 
 def test_a_denial_is_in_the_log_once_with_who_and_what(world: World, nobody: WireClient) -> None:
-    world.allow_only([right("TOPIC quiet WRITE", permission=AclPermission.DENY)])
+    denial = right("TRANSACTIONAL_ID quiet WRITE", permission=AclPermission.DENY)
+    world.allow_only([denial])
+    asked = InitProducerIdRequest(transactional_id="quiet", transaction_timeout_ms=1000)
     for _ in range(20):
-        assert produce(nobody, "quiet", batch()).error_code == DENIED
-    lines = [line for line in world.broker.log_text().splitlines() if "TOPIC:quiet" in line]
+        assert nobody.ask(asked, InitProducerIdResponse, 4).error_code == ID_DENIED
+    lines = [line for line in world.broker.log_text().splitlines() if "_ID:quiet" in line]
     assert len(lines) == 1
     for word in ("User:ANONYMOUS", "127.0.0.1", "WRITE", "LITERAL:quiet"):
         assert word in lines[0]
