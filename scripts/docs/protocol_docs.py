@@ -45,9 +45,9 @@ addresses only, no host names. UpdateFeatures changes the level of `transaction.
 by default 2); of other features it accepts the present level and no other. UnregisterBroker refuses
 the only broker.
 
-Not supported yet: two-phase commit (KIP-939), ACLs, delegation tokens and TLS. SASL has PLAIN and
-SCRAM. The broker answers requests for ACLs with SECURITY_DISABLED, as a Kafka without an authorizer
-does.
+Not supported yet: two-phase commit (KIP-939), delegation tokens and TLS. SASL has PLAIN and SCRAM.
+With `authorizer.class.name` set, each request needs the rights that it needs in Apache Kafka 4.3.
+Without, the broker answers requests for ACLs with SECURITY_DISABLED, as Kafka does.
 
 ## Where answers differ from Apache Kafka's
 
