@@ -17,12 +17,12 @@ from strandline.broker.network.cold_scheduling import ColdSchedule
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
 from strandline.broker.server.environment import Environment
+from strandline.broker.server.logins.sasl import ConnectionHandlers
 from strandline.broker.server.parts.coordinators import CoordinatorParts
 from strandline.broker.server.parts.logs import LogParts
 from strandline.broker.server.parts.metadata import MetadataParts
 from strandline.broker.server.parts.part import Part
 from strandline.broker.server.parts.storage import StorageParts
-from strandline.broker.server.sasl import ConnectionHandlers
 from strandline.broker.telemetry.collector import metrics_page
 from strandline.broker.telemetry.http_server import MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
@@ -82,8 +82,16 @@ class FrontParts(Part):
             advertised=running.advertised,
             decoding=environment.workers.decoding,
         )
+        handlers = ConnectionHandlers(
+            running.static,
+            dispatcher,
+            metadata.metadata,
+            clock,
+            failed_logins,
+            worker=environment.workers.logins,
+        )
         server = Server(
-            ConnectionHandlers(running.static, dispatcher, metadata.metadata, clock, failed_logins),
+            handlers,
             limits=lambda: running.current.network,
             admit=metadata.quotas.connected,
             pace=lambda listener: metadata.quotas.accepted(
@@ -123,6 +131,7 @@ class FrontParts(Part):
                 "connection sweep": server.sweep_forever,
                 "request windows": traffic.turn_forever,
                 "requests": dispatcher.run,
+                **handlers.loops,
             },
         )
 
