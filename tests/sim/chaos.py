@@ -5,10 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from strandline.storage.crash_points import CRASH_POINTS
 from tests.sim.cluster import VirtualBroker, World
 
 PAUSE_S = (0.5, 20.0)
 OUTAGE_S = (1.0, 60.0)
+# The longest wait for a crash point: most are never reached.
+CRASH_S = 30.0
+POINTS = [
+    one
+    for one in CRASH_POINTS
+    if one.startswith(("copy.", "delete.", "tail.", "merge.", "transaction."))
+]
 SLOW_POOLS = ("disk", "metadata", "syncs", "manifests", "copier", "reader", "changes")
 
 
@@ -26,6 +34,7 @@ class Chaos:
             self._restart,
             self._kill,
             self._lose_power,
+            self._crash,
         ]
 
     async def run(self, times: int) -> None:
@@ -61,6 +70,10 @@ class Chaos:
     async def _kill(self) -> None:
         await self._broker.kill()
         await self._broker.start()
+
+    async def _crash(self) -> None:
+        if await self._broker.crash_at(self._world.random.choice(POINTS), within_s=CRASH_S):
+            await self._broker.start()
 
     async def _lose_power(self) -> None:
         await self._broker.lose_power()

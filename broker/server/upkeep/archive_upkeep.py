@@ -29,7 +29,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.mirror import MirrorTaken
@@ -53,10 +52,8 @@ from strandline.storage.remote.manifest.verification import Verification, load_v
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.log.exposure import Exposure
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.manager.manager import TieringManager
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
-
-if TYPE_CHECKING:
-    from strandline.storage.tiering.manager.manager import TieringManager
 
 log = logging.getLogger(__name__)
 

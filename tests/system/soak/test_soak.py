@@ -209,7 +209,6 @@ def test_a_short_soak_finds_every_record_once_and_the_bucket_as_its_manifests_sa
     assert outcome.violations == [], outcome.world.broker.log_text()[-4000:]
     assert outcome.step_count > 0
     assert outcome.story.probe.answered_count > 0
-    assert all(reader.record_count for reader in outcome.story.readers)
 
 
 def test_time_without_a_core_is_no_time_to_be_stuck_in() -> None:
