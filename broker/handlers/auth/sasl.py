@@ -25,8 +25,9 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from strandline.broker.audit.login import Login
 from strandline.broker.handlers.auth.failed_logins import FailedLogins
 from strandline.broker.handlers.dispatch.dispatch import LENGTH_BYTES, Dispatcher
 from strandline.broker.handlers.services.services import RequestContext
@@ -59,6 +60,9 @@ from strandline.broker.security.identity import ClientIdentity
 from strandline.broker.security.mechanism import AuthenticationFailed, Exchange, NotYet, Step
 from strandline.broker.telemetry.requests import ApiTraffic, count_errors
 from strandline.storage.clock import Clock
+
+if TYPE_CHECKING:
+    from strandline.broker.audit.record import AuditRecord
 
 _API_KEY = struct.Struct(">h")
 # API key and version.
@@ -109,6 +113,7 @@ class SaslGate(AuthenticationGate):
         address: str,
         clock: Clock,
         failed_logins: FailedLogins,
+        record: AuditRecord | None = None,
     ) -> None:
         super().__init__(settings.frame_bytes_max)
         self._dispatcher = dispatcher
@@ -117,6 +122,7 @@ class SaslGate(AuthenticationGate):
         self._anonymous = ClientIdentity(address=address, listener=listener)
         self._clock = clock
         self._failed_logins = failed_logins
+        self._record = record
         self._mechanism = ""
         self._exchange: Exchange | None = None
         # After a handshake of version 0.
@@ -284,6 +290,8 @@ class SaslGate(AuthenticationGate):
         if self._caller is not None and step.user != self._caller.user:
             raise AuthenticationFailed("a login was to be renewed by another user", step.user)
         self._exchange = None
+        if self._record is not None:
+            self._record.logged_in(self._login(step.user))
         self._caller = replace(self._anonymous, user=step.user)
         lifetime_ms = self._lifetime_ms(step)
         self._ends_s = float("inf")
@@ -291,6 +299,15 @@ class SaslGate(AuthenticationGate):
             self._ends_s = self._clock.monotonic_s() + lifetime_ms / 1000
         self.on_open()
         return step, lifetime_ms or 0
+
+    def _login(self, user: str) -> Login:
+        return Login(
+            user=user,
+            mechanism=self._mechanism,
+            listener=self._anonymous.listener,
+            address=self._anonymous.address,
+            is_renewal=self._caller is not None,
+        )
 
     def _lifetime_ms(self, step: Step) -> int | None:
         """Returns how long a login lasts (Kafka's ReauthInfo); None: as long as its connection."""
@@ -311,6 +328,8 @@ class SaslGate(AuthenticationGate):
             user=failed.user,
             reason=reason,
         )
+        if self._record is not None:
+            self._record.login_failed(self._login(failed.user), reason)
         await asyncio.sleep(self._settings.failed_delay_ms / 1000)
         return ClosingParts(parts, reason)
 

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from functools import partial
+from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.config.broker_config import BrokerConfig
@@ -41,6 +42,9 @@ from strandline.broker.security.scram import (
 from strandline.broker.server.logins.user_file import UserFile
 from strandline.storage.clock import Clock
 
+if TYPE_CHECKING:
+    from strandline.broker.audit.record import AuditRecord
+
 NONCE_BYTES = 24
 _SECRET_WITHOUT_USERS = secrets.token_bytes(32)
 
@@ -68,6 +72,7 @@ class ConnectionHandlers:
         failed_logins: FailedLogins,
         *,
         worker: Executor,
+        record: AuditRecord | None = None,
     ) -> None:
         """`worker` runs what waits for others. Raises InvalidConfig for a bad file of users."""
         self._config = config
@@ -85,6 +90,7 @@ class ConnectionHandlers:
                 listener=listener,
                 clock=clock,
                 failed_logins=failed_logins,
+                record=record,
             )
 
     def __call__(self, listener: str, host: str) -> RequestHandler | AuthenticationGate:

@@ -14,8 +14,8 @@ from concurrent.futures import Executor
 from pathlib import Path
 from types import MappingProxyType
 
-from strandline.broker.config.properties import PROPERTIES_BYTES_MAX, parse_properties
 from strandline.storage.clock import Clock
+from strandline.storage.config.properties import PROPERTIES_BYTES_MAX, parse_properties
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.quiet_log import QuietLog
 
