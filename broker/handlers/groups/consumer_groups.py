@@ -90,8 +90,7 @@ class ConsumerGroupHandlers:
 
     async def _describe(self, group_id: str, operations: int) -> DescribedConsumerGroup:
         try:
-            description = self._coordinator.describe_consumers(group_id)
-            await self._coordinator.replicated(group_id)
+            description = await self._coordinator.describe_consumers(group_id)
         except CoordinatorFault as fault:
             return DescribedConsumerGroup(
                 group_id=group_id,

@@ -56,7 +56,7 @@ from strandline.storage.tiering.log.statistics import PartitionStatistics
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.manager.manager import TieringManager
 from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
-from strandline.storage.tiering.policy.ownership import Ownership
+from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.retry import RetryPolicy
 from tests.sim.loop import VirtualClock
 from tests.sim.loop import run as run_virtually
@@ -200,7 +200,7 @@ class Rig:
         self.cleaned_offset: int | None = None
         self.purged: list[TopicInfo] = []
         # The next start begins with it.
-        self.ownership = Ownership()
+        self.lead = Lead.CONFIRMED
         self.log: UnifiedLog
         self._reader: ColdReader | None = None
         self.manager: TieringManager
@@ -263,7 +263,7 @@ class Rig:
             inspector=self.inspector,
             cleaner=ThreadedCleaner(self.clock),
             on_topic_purged=self.purged.append,
-            ownership=self.ownership,
+            lead=self.lead,
             alterations=self.alterations,
         )
         self.attach()

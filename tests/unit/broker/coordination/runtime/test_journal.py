@@ -17,7 +17,7 @@ from strandline.broker.coordination.transactions.transaction import (
     TransactionState,
     TransactionVersion,
 )
-from strandline.broker.coordination.transactions.transaction_coordinator import Confirmation
+from strandline.broker.coordination.transactions.verification import Confirmation
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import TopicPartition
 from strandline.storage.quiet_log import QuietLog
@@ -69,8 +69,8 @@ def test_a_commit_and_a_read_after_it_are_answered_when_the_commit_is_replicated
         _hold(world)
         committing = await _waits(coordinator.commit("g", commit_request(2)))
         assert offset_in(coordinator, "g") == 2
-        reading = await _waits(coordinator.replicated("g"))
-        of_all = await _waits(coordinator.all_replicated())
+        reading = await _waits(coordinator.describe("g"))
+        of_all = await _waits(coordinator.read_groups(lambda group: group.group_id))
         _release(world)
         assert await committing == (ErrorCode.NONE,)
         await asyncio.gather(reading, of_all)
@@ -138,8 +138,12 @@ def test_no_record_enters_a_partition_whose_join_may_still_be_lost() -> None:
         assert coordinator.confirm("tx", producer, A, Confirmation.ADD) is ErrorCode.NONE
         # What others write meanwhile keeps no record back.
         _hold(world)
-        coordinator.add_partitions("other", other, {TopicPartition("t", 1)}, V2)
+        adding = await _waits(
+            coordinator.add_partitions("other", other, {TopicPartition("t", 1)}, V2)
+        )
         assert coordinator.confirm("tx", producer, A, Confirmation.LOOK) is ErrorCode.NONE
+        _release(world)
+        assert await adding is ErrorCode.NONE
 
     transactions.play(scenario)
 
@@ -179,7 +183,7 @@ def test_a_real_partition_wakes_who_waits_for_its_high_watermark(
             await journal.settled()
             # A record that no other replica has yet.
             partition.log.append(batch(), leader_epoch=0)
-            waiting = await _waits(journal.settled(wrote=False))
+            waiting = await _waits(journal.settled())
             if goes:
                 partition.gone()
                 with pytest.raises(CoordinatorFault) as refused:
