@@ -190,6 +190,8 @@ class _JsonLines(logging.Formatter):
 def _cut(value: object) -> object:
     if isinstance(value, str) and len(value) > TEXT_MAX:
         return f"{value[:TEXT_MAX]}... ({len(value)} characters)"
+    if isinstance(value, Mapping):
+        return {_cut(name): _cut(one) for name, one in value.items()}
     return value
 
 

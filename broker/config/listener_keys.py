@@ -14,7 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from strandline.broker.config.table import BROKER_CONFIGS
-from strandline.broker.security.jaas import check_scram, oauth_options, plain_passwords
+from strandline.broker.security.jaas import (
+    check_scram,
+    check_token_handler,
+    oauth_options,
+    plain_passwords,
+)
 from strandline.broker.security.oauth_config import OAuthConfig
 from strandline.storage.config.definition import ConfigDef, ValueType, keys_of
 
@@ -40,6 +45,7 @@ _OF_LISTENERS: Mapping[str, Callable[[str], object]] = {
     "scram-sha-256.sasl.jaas.config": check_scram,
     "scram-sha-512.sasl.jaas.config": check_scram,
     OAUTH_LOGIN: oauth_options,
+    "oauthbearer.sasl.server.callback.handler.class": check_token_handler,
 }
 _MECHANISM = r"(?:(?:plain|scram-sha-256|scram-sha-512|oauthbearer)\.)?"
 _KEYS = "|".join(

@@ -73,6 +73,18 @@ def oauth_options(text: str) -> dict[str, str]:
     return options
 
 
+def check_token_handler(name: str) -> None:
+    """Raises InvalidConfig for another handler of tokens than Kafka's that checks signatures.
+
+    Kafka's default takes tokens without one.
+    """
+    if name.rpartition(".")[2] != "OAuthBearerValidatorCallbackHandler":
+        raise InvalidConfig(
+            "sasl.server.callback.handler.class: expected org.apache.kafka.common.security."
+            "oauthbearer.OAuthBearerValidatorCallbackHandler, which the broker does by itself"
+        )
+
+
 def _unquoted(text: str) -> str:
     if text[0] == '"':
         return re.sub(r"\\(.)", r"\1", text[1:-1])

@@ -110,10 +110,11 @@ def test_failed_logins_of_an_address_are_limited_whatever_names_they_try() -> No
 def test_names_of_clients_cannot_forge_a_line_or_fill_the_disk() -> None:
     rig = Rig()
     evil = 'a"}\n{"event":"change"\u2028\x1b[2J' + "x" * 100_000
-    rig.record.changed(ALICE, "DeleteGroups", {"group": evil}, "NONE")
+    what = {"group": evil, "properties": {"p": "x" * 100_000}}
+    rig.record.changed(ALICE, "DeleteGroups", what, "NONE")
     text = rig.output.getvalue()
     assert re.fullmatch(r"[ -~]+\n", text)
-    assert len(text) < 2 * TEXT_MAX
+    assert len(text) < 3 * TEXT_MAX
     (line,) = rig.lines()
     assert line["group"].startswith('a"}\n{"event":"change"\u2028\x1b[2J')
 

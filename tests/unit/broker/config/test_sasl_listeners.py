@@ -26,6 +26,7 @@ LOGIN = (
     "listener.name.clients.oauthbearer.sasl.jaas.config="
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 )
+HANDLER = "listener.name.clients.oauthbearer.sasl.server.callback.handler.class"
 USERS = (
     "listener.name.clients.plain.sasl.jaas.config="
     'org.apache.kafka.common.security.plain.PlainLoginModule required user_a="b";'
@@ -73,6 +74,7 @@ def test_a_listener_may_have_the_name_of_its_protocol() -> None:
         ((URL.replace("login", "user:secret@login"),), "without a user in it"),
         ((f'{LOGIN} unsecuredLoginStringClaim_sub="a";',), "without a signature are not served"),
         ((f'{LOGIN} ssl.truststore.type="JKS";',), "expected ssl.truststore.type"),
+        ((f"{HANDLER}=x.OAuthBearerUnsecuredValidatorCallbackHandler",), "does by itself"),
     ],
 )
 def test_a_listener_without_a_way_in_is_refused(overrides: tuple[str, ...], complaint: str) -> None:
@@ -110,7 +112,13 @@ def test_properties_of_a_mechanism_precede_those_of_the_listener_and_the_brokers
 def test_the_authority_of_a_provider_stands_in_the_login_module(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.write_text("PEM")
-    common = ("sasl.enabled.mechanisms=OAUTHBEARER", URL)
+    # As a file of Kafka has it.
+    handler = f"{HANDLER}=org.apache.kafka.common.security.oauthbearer"
+    common = (
+        "sasl.enabled.mechanisms=OAUTHBEARER",
+        URL,
+        f"{handler}.OAuthBearerValidatorCallbackHandler",
+    )
     config = load(*common, f'{LOGIN} ssl.truststore.type="PEM" ssl.truststore.location="{file}";')
     assert oauth_authority_of(config, "CLIENTS") == "PEM"
     assert oauth_authority_of(load(*common, f"{LOGIN};"), "CLIENTS") == ""
