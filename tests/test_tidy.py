@@ -39,6 +39,10 @@ ROOM_FILES_MAX = 16
 # What may be imported inside a function, and why.
 LATE_IMPORTS = {
     r"(boto3|botocore|urllib3)(\..*)?": "0.26 s; only S3 needs them",
+    r"(joserfc|urllib\.request|http\.client|ssl)(\..*)?": "20 ms each; only providers of tokens",
+    r"strandline\.broker\.security\.oauth": "10 ms; only listeners with OAUTHBEARER need it",
+    r"strandline\.broker\.audit\.record": "few brokers keep a record",
+    r"strandline\.broker\.handlers\.audit\.(changes|traffic)": "few brokers keep a record",
     r"numpy": "0.26 s; only compiled kernels need it",
     r"(pyarrow|pyspark|py4j|fsspec|fastavro|google\.protobuf)(\..*)?": "extras of the lake: 1 s",
     r"(confluent_kafka|strandline\.broker\.tools\.client\.(cluster|acls))(\..*)?": "extra",
@@ -469,7 +473,7 @@ def requirements_of(*extras: str) -> list[Requirement]:
 @pytest.mark.parametrize(
     ("lock", "extras"),
     [
-        ("requirements/broker.lock", ()),
+        ("requirements/broker.lock", ("oauth",)),
         ("requirements/demo.lock", ("demo",)),
         ("requirements/dev.lock", ("dev",)),
     ],

@@ -14,26 +14,48 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from strandline.broker.config.table import BROKER_CONFIGS
-from strandline.broker.security.jaas import check_scram, plain_passwords
-from strandline.storage.config.definition import ConfigDef, ValueType
+from strandline.broker.security.jaas import (
+    check_scram,
+    check_token_handler,
+    oauth_options,
+    plain_passwords,
+)
+from strandline.broker.security.oauth_config import OAuthConfig
+from strandline.storage.config.definition import ConfigDef, ValueType, keys_of
 
 PREFIX = "listener.name."
+USERS_FILE = "strandline.sasl.plain.users.file"
 SCOPED = (
     "max.connection.creation.rate",
     "max.connections",
     "sasl.enabled.mechanisms",
+    USERS_FILE,
+)
+# They may be set for one mechanism too: listener.name.<name>.oauthbearer.<key>.
+_OF_MECHANISMS = (
     "connections.max.reauth.ms",
+    *(definition.name for definition in keys_of(OAuthConfig)),
 )
 PLAIN_USERS = "plain.sasl.jaas.config"
+OAUTH_LOGIN = "oauthbearer.sasl.jaas.config"
 
 # Keys that only listeners have, and the parser of each.
 _OF_LISTENERS: Mapping[str, Callable[[str], object]] = {
     PLAIN_USERS: plain_passwords,
     "scram-sha-256.sasl.jaas.config": check_scram,
     "scram-sha-512.sasl.jaas.config": check_scram,
+    OAUTH_LOGIN: oauth_options,
+    "oauthbearer.sasl.server.callback.handler.class": check_token_handler,
 }
-_KEYS = "|".join(re.escape(key) for key in (*SCOPED, *_OF_LISTENERS))
+_MECHANISM = r"(?:(?:plain|scram-sha-256|scram-sha-512|oauthbearer)\.)?"
+_KEYS = "|".join(
+    [
+        *(re.escape(key) for key in (*SCOPED, *_OF_LISTENERS)),
+        *(f"{_MECHANISM}{re.escape(key)}" for key in _OF_MECHANISMS),
+    ]
+)
 _SCOPED_KEY = re.compile(rf"listener\.name\.(?P<listener>[a-z0-9_.-]+?)\.(?P<key>{_KEYS})")
+_MECHANISM_PREFIX = re.compile(_MECHANISM)
 
 
 def broker_config(name: str) -> ConfigDef | None:
@@ -54,6 +76,8 @@ def broker_config(name: str) -> ConfigDef | None:
             nullable=True,
             convert=_OF_LISTENERS[key],
         )
+    if key not in BROKER_CONFIGS:
+        key = _MECHANISM_PREFIX.sub("", key, count=1)
     return replace(BROKER_CONFIGS[key], name=name, default="", nullable=True)
 
 
@@ -61,3 +85,9 @@ def of_listener(given: Mapping[str, str], listener: str, key: str) -> str | None
     """Returns the value set for one listener alone; None if there is none."""
     text = given.get(f"{PREFIX}{listener.lower()}.{key}", "").strip()
     return text or None
+
+
+def of_mechanism(given: Mapping[str, str], listener: str, mechanism: str, key: str) -> str | None:
+    """Returns the value set for one listener and mechanism, or for the listener; None if none."""
+    own = of_listener(given, listener, f"{mechanism.lower()}.{key}")
+    return own or of_listener(given, listener, key)

@@ -15,6 +15,7 @@
     cleaner (log.cleaner.threads)  one compacting child process each
     decoding (1)   large requests
     moves (1)      copies of partitions for another log folder
+    logins (1)     keys of the providers of tokens, and files of users
 
 They are made with the environment of a broker, and ended with it. `process.py` has one more, for
 what asyncio itself runs in a thread.
@@ -79,6 +80,7 @@ class Workers:
     changes: Pool
     probes: Pool
     moves: Pool
+    logins: Pool
     metadata: Pool
     syncs: FolderPools
     disk: Pool
@@ -103,6 +105,7 @@ class Workers:
             cleaner=pool(max(1, config.cleaner.threads), "cleaner"),
             decoding=pool(1, "decoding"),
             moves=pool(1, "moves"),
+            logins=pool(1, "logins"),
         )
 
     def resize(self, config: BrokerConfig) -> None:

@@ -45,9 +45,10 @@ addresses only, no host names. UpdateFeatures changes the level of `transaction.
 by default 2); of other features it accepts the present level and no other. UnregisterBroker refuses
 the only broker.
 
-Not supported yet: two-phase commit (KIP-939), delegation tokens and TLS. SASL has PLAIN and SCRAM.
-With `authorizer.class.name` set, each request needs the rights that it needs in Apache Kafka 4.3.
-Without, the broker answers requests for ACLs with SECURITY_DISABLED, as Kafka does.
+Not supported yet: two-phase commit (KIP-939), delegation tokens and TLS. SASL has PLAIN, SCRAM and
+OAUTHBEARER. With `authorizer.class.name` set, each request needs the rights that it needs in Apache
+Kafka 4.3. Without, the broker answers requests for ACLs with SECURITY_DISABLED, and those for
+delegation tokens with DELEGATION_TOKEN_AUTH_DISABLED, as a Kafka without a secret for tokens does.
 
 ## Where answers differ from Apache Kafka's
 

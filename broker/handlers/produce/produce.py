@@ -115,7 +115,7 @@ _REFUSED_WHOLE = {
 _REFUSED_UNREAD = (CorruptRecords, MessageTooLarge, RecordListTooLarge)
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """The sender of a request, its size, and when its processing started."""
 
     header: RequestHeader
@@ -162,7 +162,7 @@ class ProduceHandler:
         self._pace.saw_live(started_s)
         if not self._first_batches.is_new(peer):
             peer = ""
-        asked = _Asked(header, size_bytes, started_s, peer)
+        asked = Asked(header, size_bytes, started_s, peer)
         if access is not None:
             if not may_write_transaction(request, access):
                 refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -180,7 +180,7 @@ class ProduceHandler:
         return self._handle_many(request, asked)
 
     def _without_denied(
-        self, request: ProduceRequest, denied: Sequence[ProduceTopic], asked: _Asked
+        self, request: ProduceRequest, denied: Sequence[ProduceTopic], asked: Asked
     ) -> Answer:
         refuse_partition_flood(topic.partitions for topic in request.topics)
         hidden = set(map(id, denied))
@@ -192,7 +192,7 @@ class ProduceHandler:
         )
 
     def _refuse_all(
-        self, request: ProduceRequest, code: ErrorCode, asked: _Asked, message: str
+        self, request: ProduceRequest, code: ErrorCode, asked: Asked, message: str
     ) -> Answer:
         """Returns the answer to a request of which nothing is stored."""
         topics = [_refused_topic(topic, code, message) for topic in request.topics]
@@ -219,7 +219,7 @@ class ProduceHandler:
             )
         return None
 
-    def _throttle_ms(self, asked: _Asked, *, acks: int) -> int:
+    def _throttle_ms(self, asked: Asked, *, acks: int) -> int:
         """Returns the client's throttle time; with acks=0 its request time is free (Kafka)."""
         if not self._quotas.is_active:
             return 0
@@ -231,7 +231,7 @@ class ProduceHandler:
         return max(by_bytes, self._quotas.requested(user, client_id, busy_s))
 
     def _handle_one(
-        self, request: ProduceRequest, topic: ProduceTopic, wanted: ProducePartition, asked: _Asked
+        self, request: ProduceRequest, topic: ProduceTopic, wanted: ProducePartition, asked: Asked
     ) -> Answer:
         """Handles the usual request without building the answer's objects."""
         header = asked.header
@@ -266,7 +266,7 @@ class ProduceHandler:
         self._add_answer(outcome, partition, wanted, version, answers, later)
         return self._answer(request, [_topic_answer(topic, answers)], later, asked)
 
-    def _handle_many(self, request: ProduceRequest, asked: _Asked) -> Answer:
+    def _handle_many(self, request: ProduceRequest, asked: Asked) -> Answer:
         refuse_partition_flood(topic.partitions for topic in request.topics)
         version = asked.header.api_version
         found = [
@@ -340,7 +340,7 @@ class ProduceHandler:
         request: ProduceRequest,
         topics: list[ProduceResponseTopic],
         later: list[Later],
-        asked: _Asked,
+        asked: Asked,
     ) -> Parts | Awaitable[Parts] | None:
         """Frames the answer, once `later` is done. Raises CloseConnectionError for acks=0."""
         topics += asked.denied
@@ -367,7 +367,7 @@ class ProduceHandler:
         request: ProduceRequest,
         partition: Partition,
         wanted: ProducePartition,
-        asked: _Asked,
+        asked: Asked,
     ) -> AppendInfo | ProduceResponsePartition:
         """Returns where the batch was appended, or the answer that refuses it."""
         refused = self._refused(request, partition, wanted)
@@ -383,7 +383,7 @@ class ProduceHandler:
         except (RecordsRejected, StorageError) as error:
             return self._failed(wanted.index, partition, error)
 
-    def _check(self, records: memoryview, asked: _Asked) -> None:
+    def _check(self, records: memoryview, asked: Asked) -> None:
         """Raises RecordsRejected for zstd of an old client, or bad first batches of a new one."""
         _check_codec(records, asked.header.api_version)
         if asked.new_peer:
@@ -393,7 +393,7 @@ class ProduceHandler:
         self,
         request: ProduceRequest,
         partition: Partition,
-        asked: _Asked,
+        asked: Asked,
         records: memoryview,
     ) -> AppendOrigin:
         """Raises RecordsRejected for a batch that is no part of its producer's transaction."""
@@ -409,7 +409,7 @@ class ProduceHandler:
     # --- through a worker thread -------------------------------------------------------------
 
     async def _answer_after_preparation(
-        self, request: ProduceRequest, asked: _Asked
+        self, request: ProduceRequest, asked: Asked
     ) -> Parts | None:
         """Handles the whole request if at least one of its batches must be prepared.
 
@@ -449,7 +449,7 @@ class ProduceHandler:
         request: ProduceRequest,
         partition: Partition,
         wanted: ProducePartition,
-        asked: _Asked,
+        asked: Asked,
     ) -> AppendInfo | ProduceResponsePartition:
         version = asked.header.api_version
         refused = self._refused(request, partition, wanted)

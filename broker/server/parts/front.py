@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from strandline.broker.config.listeners import CannotListen, Listener, listen_at
 from strandline.broker.config.running_config import RunningConfig
@@ -17,17 +18,21 @@ from strandline.broker.network.cold_scheduling import ColdSchedule
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
 from strandline.broker.server.environment import Environment
+from strandline.broker.server.logins.sasl import ConnectionHandlers
 from strandline.broker.server.parts.coordinators import CoordinatorParts
 from strandline.broker.server.parts.logs import LogParts
 from strandline.broker.server.parts.metadata import MetadataParts
 from strandline.broker.server.parts.part import Part
 from strandline.broker.server.parts.storage import StorageParts
-from strandline.broker.server.sasl import ConnectionHandlers
 from strandline.broker.telemetry.collector import metrics_page
 from strandline.broker.telemetry.http_server import MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.sources import ArchiveSources, Sources
+from strandline.storage.clock import Clock
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+
+if TYPE_CHECKING:
+    from strandline.broker.audit.record import AuditRecord
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +44,7 @@ class FrontParts(Part):
     running: RunningConfig
     server: Server
     metrics: MetricsServer
+    record: AuditRecord | None
 
     @classmethod
     def make(
@@ -55,6 +61,7 @@ class FrontParts(Part):
         """`spawn` starts the tasks of connections. Without an `archive` its metrics are none."""
         clock, running = environment.clock, metadata.running
         traffic, failed_logins = RequestTraffic(), FailedLogins(clock)
+        record = _record(running.static.audit.file, clock)
         services = Services(
             running=running,
             metadata=metadata.metadata,
@@ -71,7 +78,7 @@ class FrontParts(Part):
         sessions = FetchSessionCache(
             running.static.fetch.sessions_max, clock, name_of=metadata.metadata.topic_name
         )
-        fetch = FetchHandler(services, sessions)
+        fetch = _fetch_handler(services, sessions, record)
         dispatcher = make_dispatcher(
             services,
             fetch,
@@ -82,9 +89,19 @@ class FrontParts(Part):
             moves=logs.moves,
             advertised=running.advertised,
             decoding=environment.workers.decoding,
+            record=record,
+        )
+        handlers = ConnectionHandlers(
+            running.static,
+            dispatcher,
+            metadata.metadata,
+            clock,
+            failed_logins,
+            worker=environment.workers.logins,
+            record=record,
         )
         server = Server(
-            ConnectionHandlers(running.static, dispatcher, metadata.metadata, clock, failed_logins),
+            handlers,
             limits=lambda: running.current.network,
             admit=metadata.quotas.connected,
             pace=lambda listener: metadata.quotas.accepted(
@@ -117,6 +134,7 @@ class FrontParts(Part):
         return cls(
             running=running,
             server=server,
+            record=record,
             metrics=MetricsServer(
                 partial(metrics_page, sources), partial(_why_not_ready, server, storage.log_dirs)
             ),
@@ -124,6 +142,8 @@ class FrontParts(Part):
                 "connection sweep": server.sweep_forever,
                 "request windows": traffic.turn_forever,
                 "requests": dispatcher.run,
+                **handlers.loops,
+                **({} if record is None else {"record": record.run}),
             },
         )
 
@@ -151,6 +171,29 @@ class FrontParts(Part):
 
     async def end(self) -> None:
         self.metrics.close()
+
+    async def close(self) -> None:
+        if self.record is not None:
+            self.record.close()
+
+
+def _record(file: str | None, clock: Clock) -> AuditRecord | None:
+    """Opens the record, if there is one. Raises InvalidConfig."""
+    if file is None:
+        return None
+    from strandline.broker.audit.record import open_record
+
+    return open_record(file, clock)
+
+
+def _fetch_handler(
+    services: Services, sessions: FetchSessionCache, record: AuditRecord | None
+) -> FetchHandler:
+    if record is None:
+        return FetchHandler(services, sessions)
+    from strandline.broker.handlers.audit.traffic import RecordedFetch
+
+    return RecordedFetch(services, sessions, record)
 
 
 def _why_not_ready(server: Server, log_dirs: LogDirs) -> str:
