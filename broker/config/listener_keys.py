@@ -10,12 +10,21 @@ are under a key that only listeners have:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.listeners import (
+    SASL_PLAINTEXT,
+    SASL_SSL,
+    SSL,
+    parse_protocol_map,
+    protocol_of,
+)
 from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.broker.security.jaas import check_scram, plain_passwords
-from strandline.storage.config.definition import ConfigDef, ValueType
+from strandline.broker.tls.config import NONE, TlsConfig
+from strandline.storage.config.definition import ConfigDef, ValueType, keys_of, with_values
 
 PREFIX = "listener.name."
 SCOPED = (
@@ -23,6 +32,7 @@ SCOPED = (
     "max.connections",
     "sasl.enabled.mechanisms",
     "connections.max.reauth.ms",
+    *(definition.name for definition in keys_of(TlsConfig)),
 )
 PLAIN_USERS = "plain.sasl.jaas.config"
 
@@ -61,3 +71,34 @@ def of_listener(given: Mapping[str, str], listener: str, key: str) -> str | None
     """Returns the value set for one listener alone; None if there is none."""
     text = given.get(f"{PREFIX}{listener.lower()}.{key}", "").strip()
     return text or None
+
+
+def listeners_with(config: BrokerConfig, *protocols: str) -> Sequence[str]:
+    """Returns the names of the listeners with one of these security protocols."""
+    known = parse_protocol_map(config.identity.protocols)
+    return [one.name for one in config.listeners if protocol_of(one.name, known) in protocols]
+
+
+def sasl_listeners(config: BrokerConfig) -> Sequence[str]:
+    """Returns the names of the listeners with SASL."""
+    return listeners_with(config, SASL_PLAINTEXT, SASL_SSL)
+
+
+def tls_listeners(config: BrokerConfig) -> Sequence[str]:
+    """Returns the names of the listeners with TLS."""
+    return listeners_with(config, SSL, SASL_SSL)
+
+
+def tls_of(config: BrokerConfig, listener: str) -> TlsConfig:
+    """Returns the settings of TLS of one listener.
+
+    As in Kafka (KIP-684), one with SASL asks for certificates only if that is set for it alone.
+    """
+    own: dict[str, object] = {}
+    for definition in keys_of(TlsConfig):
+        text = of_listener(config.given, listener, definition.name)
+        if text is not None:
+            own[definition.name] = definition.parse(text)
+        elif definition.name == "ssl.client.auth" and listener in sasl_listeners(config):
+            own[definition.name] = NONE
+    return with_values(config.tls, own)

@@ -146,3 +146,13 @@ class AuthenticationGate(ABC):
     @abstractmethod
     def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
         """As RequestHandler."""
+
+
+class HandlerOf(Protocol):
+    """Makes the handler of a new connection."""
+
+    def __call__(
+        self, listener: str, certificate: bytes | None = None, /
+    ) -> RequestHandler | AuthenticationGate:
+        """`certificate` is that of the peer, in DER."""
+        ...

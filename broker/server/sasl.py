@@ -10,13 +10,16 @@ Users of SCRAM are in the metadata (AlterUserScramCredentials), those of PLAIN i
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.config.listener_keys import PLAIN_USERS, of_listener
-from strandline.broker.config.listeners import SASL_PLAINTEXT, parse_protocol_map, protocol_of
+from strandline.broker.config.listener_keys import (
+    PLAIN_USERS,
+    of_listener,
+    sasl_listeners,
+)
 from strandline.broker.handlers.auth.failed_logins import FailedLogins
 from strandline.broker.handlers.auth.sasl import SaslGate, SaslSettings
 from strandline.broker.handlers.dispatch.dispatch import Dispatcher
@@ -45,16 +48,16 @@ _SECRET_WITHOUT_USERS = secrets.token_bytes(32)
 
 
 class _Open:
-    """The connection handler of a listener without SASL: every client is anonymous."""
+    """The connection handler of a listener without SASL, whose clients are one user."""
 
-    def __init__(self, dispatcher: Dispatcher, listener: str) -> None:
+    def __init__(self, dispatcher: Dispatcher, caller: ClientIdentity) -> None:
         self.handle: Callable[[memoryview, str, float], Answer] = partial(
-            dispatcher.handle, caller=ClientIdentity(listener=listener)
+            dispatcher.handle, caller=caller
         )
 
 
 class ConnectionHandlers:
-    """The factory of connection handlers; call it with the name of a listener."""
+    """The factory of connection handlers, as HandlerOf."""
 
     def __init__(
         self,
@@ -63,8 +66,15 @@ class ConnectionHandlers:
         metadata: MetadataView,
         clock: Clock,
         failed_logins: FailedLogins,
+        user_of: Callable[[str, bytes], str] | None = None,
     ) -> None:
-        self._open = {one.name: _Open(dispatcher, one.name) for one in config.listeners}
+        """`user_of` returns the user of a client with a certificate, at a listener."""
+        self._dispatcher = dispatcher
+        self._user_of = user_of
+        self._open = {
+            one.name: _Open(dispatcher, ClientIdentity(listener=one.name))
+            for one in config.listeners
+        }
         self._gates: dict[str, Callable[[], AuthenticationGate]] = {}
         for listener in sasl_listeners(config):
             settings = settings_of(config, metadata, listener)
@@ -77,18 +87,16 @@ class ConnectionHandlers:
                 failed_logins=failed_logins,
             )
 
-    def __call__(self, listener: str) -> RequestHandler | AuthenticationGate:
+    def __call__(
+        self, listener: str, certificate: bytes | None = None, /
+    ) -> RequestHandler | AuthenticationGate:
         gate = self._gates.get(listener)
-        return self._open[listener] if gate is None else gate()
-
-
-def sasl_listeners(config: BrokerConfig) -> Sequence[str]:
-    """Names of the listeners with SASL."""
-    elements = config.given.get("listener.security.protocol.map", "").split(",")
-    protocols = parse_protocol_map([element.strip() for element in elements if element.strip()])
-    return [
-        one.name for one in config.listeners if protocol_of(one.name, protocols) == SASL_PLAINTEXT
-    ]
+        if gate is not None:
+            return gate()
+        if certificate is None or self._user_of is None:
+            return self._open[listener]
+        user = self._user_of(listener, certificate)
+        return _Open(self._dispatcher, ClientIdentity(user=user, listener=listener))
 
 
 def check_sasl(config: BrokerConfig) -> None:
@@ -98,7 +106,7 @@ def check_sasl(config: BrokerConfig) -> None:
         unknown = [name for name in mechanisms if name not in MECHANISMS]
         if unknown or not mechanisms:
             raise InvalidConfig(
-                f"listener {listener} is SASL_PLAINTEXT: sasl.enabled.mechanisms="
+                f"listener {listener} has SASL: sasl.enabled.mechanisms="
                 f"{','.join(mechanisms)!r}: expected some of {', '.join(MECHANISMS)}"
             )
         users = of_listener(config.given, listener, PLAIN_USERS)

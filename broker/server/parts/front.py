@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.listener_keys import tls_listeners
 from strandline.broker.config.listeners import CannotListen, Listener, listen_at
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.handlers.auth.failed_logins import FailedLogins
@@ -28,6 +31,9 @@ from strandline.broker.telemetry.http_server import MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.sources import ArchiveSources, Sources
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+
+if TYPE_CHECKING:
+    from strandline.broker.server.tls import TlsListeners
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +88,16 @@ class FrontParts(Part):
             advertised=running.advertised,
             decoding=environment.workers.decoding,
         )
+        tls = _tls_of(running.static)
         server = Server(
-            ConnectionHandlers(running.static, dispatcher, metadata.metadata, clock, failed_logins),
+            ConnectionHandlers(
+                running.static,
+                dispatcher,
+                metadata.metadata,
+                clock,
+                failed_logins,
+                user_of=None if tls is None else tls.user_of,
+            ),
             limits=lambda: running.current.network,
             admit=metadata.quotas.connected,
             pace=lambda listener: metadata.quotas.accepted(
@@ -93,6 +107,11 @@ class FrontParts(Part):
             spawn=spawn,
             network=environment.network,
             cold_turns=ColdSchedule(metadata.cold_pace, clock.monotonic_s),
+            handshakes=None
+            if tls is None
+            else tls.handshakes(
+                environment.workers.handshakes, clock, running.static.sasl.failed_delay_ms
+            ),
         )
         sources = Sources(
             clock=clock,
@@ -150,6 +169,15 @@ class FrontParts(Part):
 
     async def end(self) -> None:
         self.metrics.close()
+
+
+def _tls_of(config: BrokerConfig) -> TlsListeners | None:
+    """Returns the listeners with TLS, None if there is none. Raises InvalidConfig."""
+    if not tls_listeners(config):
+        return None
+    from strandline.broker.server.tls import TlsListeners
+
+    return TlsListeners(config)
 
 
 def _why_not_ready(server: Server, log_dirs: LogDirs) -> str:
