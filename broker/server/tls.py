@@ -12,6 +12,7 @@ from strandline.broker.network.responses import CloseConnectionError
 from strandline.broker.tls.certificate import parse_certificate
 from strandline.broker.tls.context import server_context
 from strandline.broker.tls.der import MalformedDer
+from strandline.broker.tls.mapping_rules import MappingRules, NoRuleMatches
 from strandline.broker.tls.stores import read_stores
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.resizable_pool import Pool
@@ -26,6 +27,7 @@ class TlsListener:
         self.name = name
         self.settings = tls_of(config, name)
         try:
+            self._rules = MappingRules(self.settings.principal_mapping_rules)
             self.context = server_context(self.settings, read_stores(self.settings))
         except InvalidConfig as error:
             raise InvalidConfig(f"listener {name}: {error}") from None
@@ -33,9 +35,11 @@ class TlsListener:
     def user_of(self, certificate: bytes) -> str:
         """Returns the user whose certificate it is. Raises CloseConnectionError if it is none's."""
         try:
-            return parse_certificate(certificate).subject
+            return self._rules.user_of(parse_certificate(certificate).subject)
         except MalformedDer as error:
             raise CloseConnectionError(f"a certificate that cannot be read: {error}") from error
+        except NoRuleMatches as error:
+            raise CloseConnectionError(str(error)) from error
 
 
 class TlsListeners:

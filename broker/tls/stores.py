@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 from strandline.broker.tls import pem
 from strandline.broker.tls.config import JKS, PEM, PKCS12, TlsConfig
@@ -82,8 +83,7 @@ def _read_own(config: TlsConfig) -> KeyStore | None:
             )
         text = content.decode("utf-8", "replace")
         return _own_of_pem(config, text, f"ssl.keystore.location={location}")
-    from strandline.broker.tls import pkcs12
-
+    pkcs12 = _pkcs12("ssl.keystore", location)
     found_key, found_chain = pkcs12.read_own(
         content, config.keystore_password, f"ssl.keystore.location={location}"
     )
@@ -123,8 +123,7 @@ def _read_trusted(config: TlsConfig) -> tuple[bytes, ...]:
                 raise InvalidConfig("ssl.truststore.password: a file in PEM has none")
             found = pem.certificates(content.decode("utf-8", "replace"), origin)
         else:
-            from strandline.broker.tls import pkcs12
-
+            pkcs12 = _pkcs12("ssl.truststore", location)
             found = pkcs12.read_trusted(content, password, origin)
     if not found:
         raise InvalidConfig(f"{origin}: expected certificates, found none")
@@ -176,3 +175,15 @@ def _format(prefix: str, stated: str, location: str, content: bytes) -> str:
     if b"-----BEGIN " in content:
         raise InvalidConfig(f"{prefix}.location={location}: it is PEM; set {prefix}.type=PEM")
     return PKCS12
+
+
+def _pkcs12(prefix: str, location: str) -> ModuleType:
+    try:
+        from strandline.broker.tls import pkcs12
+    except ImportError:
+        raise InvalidConfig(
+            f"{prefix}.location={location}: PKCS12 needs `pip install strandline[pkcs12]`. Or write"
+            f" it as PEM with `openssl pkcs12 -in {location} -noenc -out"
+            f" {Path(location).with_suffix('.pem')}`, and set {prefix}.type=PEM"
+        ) from None
+    return pkcs12

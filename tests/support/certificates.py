@@ -152,6 +152,14 @@ class Authority:
             )
         return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
 
+    @staticmethod
+    def context_of_files(authority: Path, own: Path | None) -> ssl.SSLContext:
+        """Of a client that trusts the authority of a file, and shows the certificate of another."""
+        context = ssl.create_default_context(cafile=authority)
+        if own is not None:
+            context.load_cert_chain(own)
+        return context
+
     def client_context(self, own: Path | None = None) -> ssl.SSLContext:
         """Of a client that trusts this authority, and shows the certificate of the file."""
         context = ssl.create_default_context(cadata=self.pem)

@@ -25,7 +25,7 @@ from strandline.broker.server.parts.logs import LogParts
 from strandline.broker.server.parts.metadata import MetadataParts
 from strandline.broker.server.parts.part import Part
 from strandline.broker.server.parts.storage import StorageParts
-from strandline.broker.server.sasl import ConnectionHandlers
+from strandline.broker.server.sasl import ConnectionHandlers, check_sasl
 from strandline.broker.telemetry.collector import metrics_page
 from strandline.broker.telemetry.http_server import MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
@@ -169,6 +169,12 @@ class FrontParts(Part):
 
     async def end(self) -> None:
         self.metrics.close()
+
+
+def check_listeners(config: BrokerConfig) -> None:
+    """Raises InvalidConfig for listeners that nobody could come in by."""
+    check_sasl(config)
+    _tls_of(config)
 
 
 def _tls_of(config: BrokerConfig) -> TlsListeners | None:

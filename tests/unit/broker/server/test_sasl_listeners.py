@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.listener_keys import sasl_listeners
 from strandline.broker.config.loading import load_config
-from strandline.broker.server.sasl import check_sasl, enabled_mechanisms, sasl_listeners
+from strandline.broker.server.sasl import check_sasl, enabled_mechanisms
 from strandline.storage.errors import InvalidConfig
 
 CLIENTS = (
@@ -53,9 +54,9 @@ def test_a_listener_without_a_way_in_is_refused(overrides: tuple[str, ...], comp
         check_sasl(load(*overrides))
 
 
-def test_encryption_is_refused_as_before() -> None:
-    with pytest.raises(InvalidConfig, match="SASL_SSL is not served yet"):
+def test_an_unknown_protocol_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="there is no protocol SASL_TLS"):
         load_config(
             None,
-            (CLIENTS[0], "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CLIENTS:SASL_SSL"),
+            (CLIENTS[0], "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CLIENTS:SASL_TLS"),
         )
