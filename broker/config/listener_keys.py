@@ -34,6 +34,15 @@ SCOPED = (
     "connections.max.reauth.ms",
     *(definition.name for definition in keys_of(TlsConfig)),
 )
+# Those of TLS that can be altered while a listener serves (SslConfigs.RECONFIGURABLE_CONFIGS), and
+# only for it. Kafka's others are passwords: the metadata lies in the bucket.
+RENEWABLE = (
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "strandline.ssl.crl.location",
+)
 PLAIN_USERS = "plain.sasl.jaas.config"
 
 # Keys that only listeners have, and the parser of each.
@@ -64,7 +73,8 @@ def broker_config(name: str) -> ConfigDef | None:
             nullable=True,
             convert=_OF_LISTENERS[key],
         )
-    return replace(BROKER_CONFIGS[key], name=name, default="", nullable=True)
+    scoped = replace(BROKER_CONFIGS[key], name=name, default="", nullable=True)
+    return replace(scoped, dynamic=True) if key in RENEWABLE else scoped
 
 
 def of_listener(given: Mapping[str, str], listener: str, key: str) -> str | None:

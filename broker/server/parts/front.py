@@ -142,6 +142,7 @@ class FrontParts(Part):
                 "connection sweep": server.sweep_forever,
                 "request windows": traffic.turn_forever,
                 "requests": dispatcher.run,
+                **({} if tls is None else {"TLS": partial(tls.renew_forever, running, clock)}),
             },
         )
 
