@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 # Kubernetes brings a renewed secret within a minute or two.
 LOOK_S = 10.0
+DAY_S = 86_400
 # How soon altered settings are taken up.
 ALTERED_S = 1.0
 
@@ -61,10 +62,16 @@ class TlsListener:
         check_renewal(self.loaded, renewed, now_s)
         return renewed
 
-    def user_of(self, certificate: bytes) -> str:
-        """Returns the user whose certificate it is. Raises CloseConnectionError if it is none's."""
+    def user_of(self, certificate: bytes, now_s: float) -> str:
+        """Returns the user whose certificate it is. Raises CloseConnectionError if it is none's.
+
+        A session of TLS 1.2 may be resumed, and its certificate have expired meanwhile.
+        """
         try:
-            return self.loaded.rules.user_of(parse_certificate(certificate).subject)
+            found = parse_certificate(certificate)
+            if found.valid_until_s <= now_s:
+                raise CloseConnectionError(f"the certificate of {found.subject!r} has expired")
+            return self.loaded.rules.user_of(found.subject)
         except MalformedDer as error:
             raise CloseConnectionError(f"a certificate that cannot be read: {error}") from error
         except NoRuleMatches as error:
@@ -90,9 +97,18 @@ class TlsListeners:
 
         return {name: of(listener) for name, listener in self.by_name.items()}
 
-    def user_of(self, listener: str, certificate: bytes) -> str:
+    def user_of(self, clock: Clock, listener: str, certificate: bytes) -> str:
         """As TlsListener."""
-        return self.by_name[listener].user_of(certificate)
+        return self.by_name[listener].user_of(certificate, clock.now_ms() / 1000)
+
+    def days_left(self, clock: Clock) -> Mapping[tuple[str, str], float]:
+        """Returns for how many days certificates are valid, by listener and kind."""
+        now_s = clock.now_ms() / 1000
+        return {
+            (name, kind): (end_s - now_s) / DAY_S
+            for name, listener in self.by_name.items()
+            for kind, end_s in listener.loaded.ends_s.items()
+        }
 
     async def renew(self, config: BrokerConfig, clock: Clock) -> None:
         """Takes up what has changed in files and settings."""

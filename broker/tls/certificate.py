@@ -9,7 +9,7 @@ from strandline.broker.tls import der
 from strandline.broker.tls.distinguished_name import distinguished_name
 
 _VERSION, _EXTENSIONS = 0xA0, 0xA3
-_UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18
+_UTC_TIME, _GENERALIZED_TIME = _TIMES = 0x17, 0x18
 _SUBJECT_ALT_NAME = "2.5.29.17"
 
 
@@ -42,6 +42,18 @@ def parse_certificate(encoded: bytes) -> Certificate:
         valid_until_s=times[1],
         alternative_names=frozenset() if extensions is None else _alternative_names(extensions),
     )
+
+
+def list_ends_s(encoded: bytes) -> float | None:
+    """Returns when the next list of revoked certificates is due; None if it does not say so.
+
+    Raises MalformedDer.
+    """
+    to_be_signed = next(der.first(encoded).expect(der.SEQUENCE).children(), None)
+    if to_be_signed is None:
+        raise der.MalformedDer("a list without content")
+    times = [one for one in to_be_signed.children() if one.tag in _TIMES]
+    return _seconds(times[1]) if len(times) > 1 else None
 
 
 def _alternative_names(extensions: der.Element) -> frozenset[bytes]:

@@ -50,14 +50,19 @@ def blocks(text: str) -> Iterator[Block]:
 
 def certificates(text: str, origin: str) -> tuple[bytes, ...]:
     """Returns the certificates of a text in DER. Raises InvalidConfig, naming the origin."""
+    return contents(CERTIFICATE, text, origin)
+
+
+def contents(label: str, text: str, origin: str) -> tuple[bytes, ...]:
+    """Returns what blocks with the label hold, in DER. Raises InvalidConfig."""
     found = []
     for block in blocks(text):
-        if block.label == CERTIFICATE:
+        if block.label == label:
             body = "".join(block.text.splitlines()[1:-1])
             try:
                 found.append(base64.b64decode(body, validate=True))
             except binascii.Error as error:
-                raise InvalidConfig(f"{origin}: a certificate is no base64: {error}") from None
+                raise InvalidConfig(f"{origin}: a block is no base64: {error}") from None
     return tuple(found)
 
 

@@ -8,12 +8,15 @@ Kafka's SslFactory: clients that check the name would not come in by it.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
 
-from strandline.broker.tls.certificate import Certificate, parse_certificate
+from strandline.broker.tls import pem
+from strandline.broker.tls.certificate import Certificate, list_ends_s, parse_certificate
 from strandline.broker.tls.config import TlsConfig
 from strandline.broker.tls.context import server_context
 from strandline.broker.tls.der import MalformedDer
@@ -30,11 +33,12 @@ class Loaded:
     """The settings of a listener, and all that was made of them."""
 
     settings: TlsConfig
-    stores: Stores
     context: ssl.SSLContext
     rules: MappingRules
     # The broker's own.
     certificate: Certificate
+    # When the first of each kind ends, in seconds since 1970: own, trusted, crl.
+    ends_s: Mapping[str, float]
 
     def __repr__(self) -> str:
         return f"<Loaded {self.certificate.subject}>"
@@ -49,10 +53,26 @@ def load(settings: TlsConfig) -> Loaded:
         certificate = parse_certificate(stores.own.chain[0])
     except MalformedDer as error:
         raise InvalidConfig(f"ssl.keystore: a certificate that cannot be read: {error}") from None
-    rules = MappingRules(settings.principal_mapping_rules)
     return Loaded(
-        settings=settings, stores=stores, context=context, rules=rules, certificate=certificate
+        settings=settings,
+        context=context,
+        rules=MappingRules(settings.principal_mapping_rules),
+        certificate=certificate,
+        ends_s=_ends_s(stores, certificate),
     )
+
+
+def _ends_s(stores: Stores, own: Certificate) -> Mapping[str, float]:
+    ends = {"own": [own.valid_until_s], "trusted": [], "crl": []}
+    for encoded in stores.trusted:
+        with suppress(MalformedDer):
+            ends["trusted"].append(parse_certificate(encoded).valid_until_s)
+    for encoded in pem.contents(pem.CRL, stores.revoked or "", "strandline.ssl.crl.location"):
+        with suppress(MalformedDer):
+            due_s = list_ends_s(encoded)
+            if due_s is not None:
+                ends["crl"].append(due_s)
+    return {kind: min(times) for kind, times in ends.items() if times}
 
 
 def check_renewal(present: Loaded, renewed: Loaded, now_s: float) -> None:

@@ -182,7 +182,7 @@ def _pkcs12(prefix: str, location: str) -> ModuleType:
         from strandline.broker.tls import pkcs12
     except ImportError:
         raise InvalidConfig(
-            f"{prefix}.location={location}: PKCS12 needs `pip install strandline[pkcs12]`. Or write"
+            f"{prefix}.location={location}: PKCS12 needs `pip install cryptography`. Or write"
             f" it as PEM with `openssl pkcs12 -in {location} -noenc -out"
             f" {Path(location).with_suffix('.pem')}`, and set {prefix}.type=PEM"
         ) from None

@@ -70,8 +70,8 @@ OPERATOR = (
         '"s3:AbortMultipartUpload"',
     ),
     Question(
-        "There is no TLS: what can I do instead?",
-        "how-to/secure.md#without-tls-encrypt-the-network",
+        "How do I encrypt the connections of clients?",
+        "how-to/secure.md#tls",
         "ssl_certificate ",
     ),
     Question(

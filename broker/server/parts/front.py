@@ -29,7 +29,7 @@ from strandline.broker.server.sasl import ConnectionHandlers, check_sasl
 from strandline.broker.telemetry.collector import metrics_page
 from strandline.broker.telemetry.http_server import MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
-from strandline.broker.telemetry.sources import ArchiveSources, Sources
+from strandline.broker.telemetry.sources import ArchiveSources, Sources, TlsSources
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
 if TYPE_CHECKING:
@@ -89,6 +89,13 @@ class FrontParts(Part):
             decoding=environment.workers.decoding,
         )
         tls = _tls_of(running.static)
+        handshakes = (
+            None
+            if tls is None
+            else tls.handshakes(
+                environment.workers.handshakes, clock, running.static.sasl.failed_delay_ms
+            )
+        )
         server = Server(
             ConnectionHandlers(
                 running.static,
@@ -96,7 +103,7 @@ class FrontParts(Part):
                 metadata.metadata,
                 clock,
                 failed_logins,
-                user_of=None if tls is None else tls.user_of,
+                user_of=None if tls is None else partial(tls.user_of, clock),
             ),
             limits=lambda: running.current.network,
             admit=metadata.quotas.connected,
@@ -107,11 +114,7 @@ class FrontParts(Part):
             spawn=spawn,
             network=environment.network,
             cold_turns=ColdSchedule(metadata.cold_pace, clock.monotonic_s),
-            handshakes=None
-            if tls is None
-            else tls.handshakes(
-                environment.workers.handshakes, clock, running.static.sasl.failed_delay_ms
-            ),
+            handshakes=handshakes,
         )
         sources = Sources(
             clock=clock,
@@ -131,6 +134,13 @@ class FrontParts(Part):
             cold_pace=metadata.cold_pace,
             cleaner=logs.cleaner.figures,
             archive=archive,
+            tls=None
+            if tls is None or handshakes is None
+            else TlsSources(
+                done=lambda: handshakes.done,
+                failed=lambda: handshakes.failed,
+                days_left=partial(tls.days_left, clock),
+            ),
         )
         return cls(
             running=running,

@@ -12,6 +12,7 @@ from strandline.broker.config.listener_keys import tls_listeners, tls_of
 from strandline.broker.config.loading import load_config
 from strandline.broker.network.responses import CloseConnectionError
 from strandline.broker.server.tls import TlsListeners
+from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
 from tests.support.certificates import PASSWORD, Authority
 
@@ -182,7 +183,13 @@ def test_a_certificate_is_the_user_that_the_rules_say(folder: Path) -> None:
         ("RULE:^CN=([^,]+),.*$/$1/U", "WRITER"),
     ):
         config = load(folder, *PEM, f"ssl.principal.mapping.rules={rules}")
-        assert TlsListeners(config).user_of("SSL", writer) == user
+        assert TlsListeners(config).user_of(SystemClock(), "SSL", writer) == user
     config = load(folder, *PEM, "ssl.principal.mapping.rules=RULE:^OU=(.*)$/$1/")
     with pytest.raises(CloseConnectionError, match="has no rule for"):
-        TlsListeners(config).user_of("SSL", writer)
+        TlsListeners(config).user_of(SystemClock(), "SSL", writer)
+
+
+def test_a_certificate_that_has_expired_since_its_session_began_is_nobodys(folder: Path) -> None:
+    expired = Authority().issue("writer", valid_days=(-9, -1)).der
+    with pytest.raises(CloseConnectionError, match="has expired"):
+        TlsListeners(load(folder, *PEM)).user_of(SystemClock(), "SSL", expired)
