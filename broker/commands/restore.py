@@ -54,7 +54,7 @@ from strandline.broker.coordination.archive.state_archive import (
     read_group_state,
     write_group_state,
 )
-from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
+from strandline.broker.coordination.transactions.power_loss.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.transaction import TransactionVersion
 from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC

@@ -112,8 +112,8 @@ class Server:
         cold_turns: ColdSchedule | None = None,
         handshakes: Handshakes | None = None,
     ) -> None:
-        """`handler_of` returns the handler of a new connection by its listener, and `handshakes`
-        those of listeners with TLS.
+        """`handler_of` returns the handler of a new connection by its listener and address, and
+        `handshakes` those of listeners with TLS.
 
         `limits` are read again at every use: they may be altered.
 
@@ -221,7 +221,7 @@ class Server:
         handshakes = self._handshakes
         if handshakes is not None and not handshakes.are_needed(name):
             handshakes = None
-        handler = self._handler_of(name) if handshakes is None else None
+        handler = self._handler_of(name, host) if handshakes is None else None
         must_log_in = handler is None or isinstance(handler, AuthenticationGate)
         if (
             len(self._connections) + len(self._in_handshake) >= limits.connections_max
@@ -263,7 +263,7 @@ class Server:
     ) -> None:
         """Creates the connection; the handshake hands its place on."""
         try:
-            handler = self._handler_of(handshake.listener, certificate)
+            handler = self._handler_of(handshake.listener, handshake.peer_address, certificate)
         except CloseConnectionError as error:
             self._log_refusal(handshake.peer, str(error))
             transport.close()

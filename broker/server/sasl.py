@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from strandline.broker.cluster.metadata.view import MetadataView
@@ -26,9 +27,9 @@ from strandline.broker.handlers.dispatch.dispatch import Dispatcher
 from strandline.broker.network.responses import (
     Answer,
     AuthenticationGate,
-    ClientIdentity,
     RequestHandler,
 )
+from strandline.broker.security.identity import ClientIdentity, java_address
 from strandline.broker.security.jaas import plain_passwords
 from strandline.broker.security.mechanism import Exchange
 from strandline.broker.security.plain import PlainExchange
@@ -48,7 +49,9 @@ _SECRET_WITHOUT_USERS = secrets.token_bytes(32)
 
 
 class _Open:
-    """The connection handler of a listener without SASL, whose clients are one user."""
+    """The handler of a connection without SASL."""
+
+    __slots__ = ("handle",)
 
     def __init__(self, dispatcher: Dispatcher, caller: ClientIdentity) -> None:
         self.handle: Callable[[memoryview, str, float], Answer] = partial(
@@ -71,11 +74,7 @@ class ConnectionHandlers:
         """`user_of` returns the user of a client with a certificate, at a listener."""
         self._dispatcher = dispatcher
         self._user_of = user_of
-        self._open = {
-            one.name: _Open(dispatcher, ClientIdentity(listener=one.name))
-            for one in config.listeners
-        }
-        self._gates: dict[str, Callable[[], AuthenticationGate]] = {}
+        self._gates: dict[str, Callable[..., AuthenticationGate]] = {}
         for listener in sasl_listeners(config):
             settings = settings_of(config, metadata, listener)
             self._gates[listener] = partial(
@@ -88,15 +87,16 @@ class ConnectionHandlers:
             )
 
     def __call__(
-        self, listener: str, certificate: bytes | None = None, /
+        self, listener: str, host: str, certificate: bytes | None = None, /
     ) -> RequestHandler | AuthenticationGate:
+        address = java_address(host)
         gate = self._gates.get(listener)
         if gate is not None:
-            return gate()
-        if certificate is None or self._user_of is None:
-            return self._open[listener]
-        user = self._user_of(listener, certificate)
-        return _Open(self._dispatcher, ClientIdentity(user=user, listener=listener))
+            return gate(address=address)
+        caller = ClientIdentity(address=address, listener=listener)
+        if certificate is not None and self._user_of is not None:
+            caller = replace(caller, user=self._user_of(listener, certificate))
+        return _Open(self._dispatcher, caller)
 
 
 def check_sasl(config: BrokerConfig) -> None:

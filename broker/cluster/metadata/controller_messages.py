@@ -92,15 +92,21 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicResult:
+class Outcome:
+    """Whether a part of a request was carried out."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicResult(Outcome):
     """The outcome for one topic; counts, id and properties are set only if `error_code` is NONE.
 
     The id stays zero if the request only validates: no such topic is created.
     """
 
     name: str
-    error_code: ErrorCode = ErrorCode.NONE
-    error_message: str | None = None
     topic_id: TopicId = ZERO_TOPIC_ID
     partition_count: int = -1
     replication_factor: int = -1
@@ -116,13 +122,11 @@ class TopicReference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteResult:
+class DeleteResult(Outcome):
     """The outcome for one reference; `name` is None if the reference is an unknown topic id."""
 
     name: str | None
     topic_id: TopicId = ZERO_TOPIC_ID
-    error_code: ErrorCode = ErrorCode.NONE
-    error_message: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,14 +161,6 @@ class NewLevel:
     feature: str
     level: int
     change: FeatureChange
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelResult:
-    """The one result of an update: its fault is that of all features."""
-
-    error_code: ErrorCode = ErrorCode.NONE
-    error_message: str | None = None
 
 
 class Refusal(Exception):

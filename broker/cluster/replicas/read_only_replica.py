@@ -1,4 +1,4 @@
-"""Metadata and logs of a read-only replica, read from the origin broker's bucket.
+"""The controller of a read-only replica: the origin's metadata, read from its bucket.
 
     bucket                                        this broker
     metadata/  mirror of the origin's log   --->  image: its tiered topics, led by this node
@@ -13,24 +13,22 @@ changes to groups only: others are refused with POLICY_VIOLATION, which no clien
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 from strandline.broker.cluster.metadata.active_controller import ActiveController
-from strandline.broker.cluster.metadata.controller_messages import Decision, ResultT
+from strandline.broker.cluster.metadata.controller_messages import Decision, Outcome, ResultT
 from strandline.broker.cluster.metadata.image import (
     MetadataDelta,
     MetadataImage,
-    PartitionImage,
     TopicImage,
 )
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.cluster.metadata.view import MetadataView
-from strandline.broker.cluster.replicas.tiers import LocalTier, describe, is_tiered
+from strandline.broker.cluster.replicas.tiers import is_tiered
 from strandline.broker.protocol.formats.metadata_records import (
     ConfigRecord,
     MetadataRecord,
@@ -39,68 +37,15 @@ from strandline.broker.protocol.formats.metadata_records import (
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import ReadOnlyReplica, StorageError
-from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
-from strandline.storage.model import Offset, TopicId, TopicPartition
-from strandline.storage.tiering.log.unified_log import UnifiedLog
-from strandline.storage.tiering.manager.manager import TieringManager
+from strandline.storage.model import TopicId
 
-REFUSAL = "this broker is a read-only replica of another one's archive"
+REFUSAL = str(ReadOnlyReplica())
 
 
 class ReplicaRefuses(StorageError):
-    """A change that a replica refuses, for requests without a result that could carry the error."""
+    """A change that a replica refuses, where no `Outcome` can carry the error."""
 
     kafka_code = ErrorCode.POLICY_VIOLATION
-
-
-class FollowedLog(UnifiedLog):
-    """A log that only the origin writes; it ends where its archive ends."""
-
-    __slots__ = ()
-
-    def append(
-        self,
-        records: memoryview,
-        *,
-        leader_epoch: int,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        records_checked: bool = False,
-    ) -> AppendInfo:
-        """Raises ReadOnlyReplica."""
-        raise ReadOnlyReplica(REFUSAL)
-
-    def delete_records(self, before_offset: Offset) -> Offset:
-        """Raises ReadOnlyReplica."""
-        raise ReadOnlyReplica(REFUSAL)
-
-
-class FollowedTiers(LocalTier):
-    """The tiers of a replica: followed logs attached to a read-only tiering manager.
-
-    Epochs and the archive are the origin's; a topic without tiering is not in the image.
-    """
-
-    def __init__(
-        self,
-        manager: TieringManager,
-        *,
-        log_starts: Mapping[TopicPartition, Offset],
-        lookups: Executor,
-    ) -> None:
-        super().__init__(log_starts, lookups=lookups)
-        self._manager = manager
-
-    def join(
-        self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
-    ) -> UnifiedLog:
-        if not is_tiered(topic):
-            return super().join(local, topic, partition, is_new=is_new)
-        followed = self._make(FollowedLog, local, is_new=is_new)
-        self._manager.attach(followed, describe(topic), leader_epoch=partition.leader_epoch)
-        return followed
-
-    def leave(self, unified_log: UnifiedLog) -> None:
-        self._manager.detach(unified_log.topic_partition)
 
 
 class FollowingController(ActiveController):
@@ -216,16 +161,20 @@ def _create_internal_topics(records: Iterable[MetadataRecord]) -> bool:
 
 
 def _refused(decision: Decision[ResultT]) -> Decision[ResultT]:
-    """Returns the decision without records, with every successful result turned into a refusal."""
+    """Returns the decision without records, with every successful result turned into a refusal.
+
+    Raises ReplicaRefuses if there is no result that says so.
+    """
+    if not decision.results:
+        raise ReplicaRefuses(REFUSAL)
     refused = tuple(_refused_result(result) for result in decision.results)
     return replace(decision, records=(), results=refused)
 
 
-# The results of different decisions share two fields but no class.
-def _refused_result(result: Any) -> Any:
-    if isinstance(result, range):  # A block of producer ids.
+def _refused_result(result: ResultT) -> ResultT:
+    """Raises ReplicaRefuses for a result that carries no error, such as producer ids."""
+    if not isinstance(result, Outcome):
         raise ReplicaRefuses(REFUSAL)
-    names = {field.name for field in fields(result)}
-    if "error_code" not in names or result.error_code is not ErrorCode.NONE:
+    if result.error_code is not ErrorCode.NONE:
         return result
     return replace(result, error_code=ErrorCode.POLICY_VIOLATION, error_message=REFUSAL)

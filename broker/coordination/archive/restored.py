@@ -18,7 +18,7 @@ that was aborted.
 
 from __future__ import annotations
 
-from strandline.broker.coordination.transactions.lost_ends import (
+from strandline.broker.coordination.transactions.power_loss.lost_ends import (
     OpenTransaction,
     is_later,
 )

@@ -10,12 +10,9 @@ from dataclasses import replace
 
 from strandline.broker.coordination.archive.restored import end_of_open
 from strandline.broker.coordination.archive.state_archive import LiveRecord, LiveRecords
-from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
-from strandline.broker.coordination.transactions.markers import (
-    EndMarker,
-    encode_end_marker,
-    open_transactions,
-)
+from strandline.broker.coordination.transactions.markers import EndMarker, encode_end_marker
+from strandline.broker.coordination.transactions.power_loss.left_open import open_transactions
+from strandline.broker.coordination.transactions.power_loss.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.records import (
     decode_transaction,
     encode_transaction,

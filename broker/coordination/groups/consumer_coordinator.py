@@ -75,7 +75,7 @@ class ConsumerCoordinator:
 
     # --- the new protocol --------------------------------------------------------------------
 
-    async def heartbeat(self, slot: GroupSlot, request: ConsumerHeartbeat) -> HeartbeatAnswer:
+    def heartbeat(self, slot: GroupSlot, request: ConsumerHeartbeat) -> HeartbeatAnswer:
         """Handles a heartbeat. Raises CoordinatorFault."""
         now, image = self._surroundings.now(), self._surroundings.image
         group_id = request.group_id
@@ -91,12 +91,11 @@ class ConsumerCoordinator:
                 group.note_image(image)
             self._search(slot, group, image, now)
             self._surroundings.arm(group)
-        await slot.journal.settled(wrote=bool(decision.records))
         return answer
 
     # --- members of the classic protocol -----------------------------------------------------
 
-    async def join(
+    def join(
         self, slot: GroupSlot, group: ConsumerGroup, request: JoinRequest, ticket: Ticket
     ) -> JoinAnswer:
         """Handles JoinGroup of a classic member. Raises CoordinatorFault."""
@@ -110,7 +109,6 @@ class ConsumerCoordinator:
             group.await_sync(answer.member_id, now)
             group.note_image(image)
             self._surroundings.arm(group)
-        await slot.journal.settled(wrote=bool(decision.records))
         return answer
 
     def sync(self, group: ConsumerGroup, request: SyncRequest, ticket: Ticket) -> SyncAnswer:
@@ -152,14 +150,13 @@ class ConsumerCoordinator:
         self._surroundings.arm(group)
         return code
 
-    async def leave(
+    def leave(
         self, slot: GroupSlot, group: ConsumerGroup, leaving: Sequence[LeavingMember]
     ) -> tuple[LeaveResult, ...]:
         """Handles LeaveGroup. Raises CoordinatorFault."""
         now, image = self._surroundings.now(), self._surroundings.image
         decision = slot.shard.consumers.classic_leave(group, leaving, image, now)
         self._carry_out(slot, group.group_id, decision, now)
-        await slot.journal.settled(wrote=bool(decision.records))
         return decision.leave
 
     def clear_empty(self, slot: GroupSlot, group: ConsumerGroup) -> None:

@@ -7,24 +7,22 @@ the state replayed from it. An append is synchronous and in the page cache when 
 `flush.messages` on the topic the answer waits for the disk. A failed append changes nothing.
 
 Groups of the new protocol (KIP-848) are in `consumer_coordinator`; requests of the classic protocol
-that name such a group are passed on to it.
+that name such a group are passed on to it. Committed offsets are in `offset_coordinator`.
 
 There is one loop for all timers (`run`), woken by the earliest deadline of all groups. It also
 detects deleted topics by comparing images, as each change does before it reads a group, and deletes
 their offsets.
-
-Offsets that a transaction commits are pending in their shard until its marker is written.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from strandline.broker.cluster.metadata.active_controller import ControllerClient
 from strandline.broker.cluster.metadata.controller_messages import NewTopic
@@ -43,20 +41,24 @@ from strandline.broker.coordination.groups.group_shard import GroupEffects, Grou
 from strandline.broker.coordination.groups.group_writes import (
     in_batches,
     write_offsets,
-    write_pending,
+)
+from strandline.broker.coordination.groups.offset_coordinator import (
+    OffsetCoordinator,
+    check_group_id,
 )
 from strandline.broker.coordination.groups.offset_expiry import OffsetExpiry
 from strandline.broker.coordination.model.classic_messages import (
+    Answer,
     CoordinatorFault,
     GroupDescription,
     GroupState,
-    Instant,
     JoinAnswer,
     JoinRequest,
     LeaveResult,
     LeavingMember,
     SyncAnswer,
     SyncRequest,
+    Ticket,
 )
 from strandline.broker.coordination.model.consumer_messages import (
     DEFAULT_TIMES,
@@ -67,31 +69,22 @@ from strandline.broker.coordination.model.consumer_messages import (
     MemberTimes,
 )
 from strandline.broker.coordination.model.group_config import GroupConfig
-from strandline.broker.coordination.model.group_offsets import GroupOffsets
 from strandline.broker.coordination.model.member_memory import MemberMemory
-from strandline.broker.coordination.model.offset_messages import (
-    CommitRequest,
-    OffsetDeletion,
-    OffsetRecord,
-    OffsetToDelete,
-)
-from strandline.broker.coordination.records.offset_records import LoadedMarker, decode_records
+from strandline.broker.coordination.records.offset_records import decode_records
 from strandline.broker.coordination.runtime.deadlines import GroupDeadlines
 from strandline.broker.coordination.runtime.parked_requests import ParkedRequests
+from strandline.broker.coordination.runtime.runtime import POLL_S, CoordinatorRuntime
 from strandline.broker.coordination.runtime.slots import Slots
-from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage import entropy
 from strandline.storage.clock import Clock
-from strandline.storage.concurrency.tasks import wait_within
 from strandline.storage.concurrency.turns import in_turns
-from strandline.storage.model import TimestampMs, TopicPartition
+from strandline.storage.model import TimestampMs
 
 log = logging.getLogger(__name__)
 
-# The loop checks the metadata this often even if no group has a deadline.
-POLL_S = 1.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,11 +121,10 @@ class GroupCoordinator:
         self._config = config
         self._metadata = metadata
         self._clock = clock
-        self._wake = asyncio.Event()
         self._consumer_rules = replace(
             config.consumer, times_of=times_of, classic_size_max=config.classic.size_max
         )
-        self._slots = Slots(
+        slots = Slots(
             NewTopic(
                 name=OFFSETS_TOPIC,
                 partition_count=config.offsets_partition_count,
@@ -157,12 +149,18 @@ class GroupCoordinator:
             node_id=node_id,
             clock=clock,
             reads=reads,
-            on_found=self._wake.set,
+            content="groups",
         )
-        # Await these between a look at the state and an answer that tells of it.
-        self.replicated = self._slots.replicated
-        self.all_replicated = self._slots.all_replicated
-        self.partition_of = self._slots.partition_of
+        self._slots = slots
+        self._runtime = CoordinatorRuntime(slots, clock)
+        self.now = self._runtime.now
+        self.partition_of = slots.partition_of
+        self.offsets = OffsetCoordinator(self._runtime, self.arm)
+        self.commit = self.offsets.commit
+        self.commit_in_transaction = self.offsets.commit_in_transaction
+        self.read_offsets = self.offsets.read_offsets
+        self.delete_offsets = self.offsets.delete_offsets
+        self.offsets_of = self.offsets.offsets_of
         self._waiting = ParkedRequests()
         self._consumers = ConsumerCoordinator(self, reads)
         self._alarms = GroupDeadlines()
@@ -197,53 +195,66 @@ class GroupCoordinator:
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         """Waits for the others to join. Raises CoordinatorFault."""
         config = self._config
-        _check_group_id(group_id)
+        check_group_id(group_id)
         if not (
             config.session_timeout_ms_min
             <= request.session_timeout_ms
             <= config.session_timeout_ms_max
         ):
             raise CoordinatorFault(ErrorCode.INVALID_SESSION_TIMEOUT)
-        slot = await self._slot_for_writing(group_id)
-        group = slot.shard.consumers.get(group_id)
-        if group is not None and not group.is_empty:
-            return await self._consumers.join(slot, group, request, self._waiting.next_ticket())
-        if group is not None:
-            self._consumers.clear_empty(slot, group)
-        with self._waiting.park() as (ticket, answered):
+
+        def joined(slot: GroupSlot, ticket: Ticket) -> None:
+            group = slot.shard.consumers.get(group_id)
+            if group is not None and not group.is_empty:
+                self._waiting.answer((self._consumers.join(slot, group, request, ticket),))
+                return
+            if group is not None:
+                self._consumers.clear_empty(slot, group)
             self.carry_out(slot, slot.shard.join(group_id, request, ticket, self.now()))
-            answer = await answered
-        await slot.journal.settled()
+
+        answer = await self._parked(await self._slots.made_for(group_id), joined)
         assert isinstance(answer, JoinAnswer), answer
         return answer
 
     async def sync(self, group_id: str, request: SyncRequest) -> SyncAnswer:
         """Waits for the leader's assignment. Raises CoordinatorFault."""
-        _check_group_id(group_id)
-        slot = self._slots.of(group_id)
-        group = None if slot is None else slot.shard.any_group(group_id)
-        if slot is None or group is None:
-            raise CoordinatorFault(ErrorCode.UNKNOWN_MEMBER_ID)
-        if isinstance(group, ConsumerGroup):
-            answer = self._consumers.sync(group, request, self._waiting.next_ticket())
-            await slot.journal.settled(wrote=False)
-            return answer
-        with self._waiting.park() as (ticket, answered):
+        check_group_id(group_id)
+
+        def synced(slot: GroupSlot, ticket: Ticket) -> None:
+            group = slot.shard.any_group(group_id)
+            if group is None:
+                raise CoordinatorFault(ErrorCode.UNKNOWN_MEMBER_ID)
+            if isinstance(group, ConsumerGroup):
+                self._waiting.answer((self._consumers.sync(group, request, ticket),))
+                return
             effects = group.sync(request, ticket, self.now())
             self.carry_out(slot, GroupEffects(group=group, effects=effects))
-            synced = await answered
-        await slot.journal.settled()
-        assert isinstance(synced, SyncAnswer), synced
-        return synced
 
-    def heartbeat(
+        slot = self._slots.of(group_id)
+        if slot is None:
+            raise CoordinatorFault(ErrorCode.UNKNOWN_MEMBER_ID)
+        answer = await self._parked(slot, synced)
+        assert isinstance(answer, SyncAnswer), answer
+        return answer
+
+    async def _parked(self, slot: GroupSlot, act: Callable[[GroupSlot, Ticket], None]) -> Answer:
+        """Acts on a slot, and waits for the answer of its ticket."""
+        try:
+            with self._waiting.park() as (ticket, answered):
+                act(slot, ticket)
+                return await answered
+        finally:
+            await slot.journal.settled()
+
+    async def heartbeat(
         self, group_id: str, *, member_id: str, group_instance_id: str | None, generation: int
     ) -> ErrorCode:
         """Returns the error code that answers a member's heartbeat."""
-        try:
-            _check_group_id(group_id)
-            slot = self._slots.of(group_id)
-            group = None if slot is None else slot.shard.any_group(group_id)
+
+        def beat(shard: GroupShard) -> ErrorCode:
+            group = shard.any_group(group_id)
+            if group is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
             if isinstance(group, ConsumerGroup):
                 return self._consumers.classic_heartbeat(
                     group,
@@ -251,200 +262,114 @@ class GroupCoordinator:
                     group_instance_id=group_instance_id,
                     generation=generation,
                 )
+            code = group.heartbeat(
+                member_id=member_id,
+                group_instance_id=group_instance_id,
+                generation=generation,
+                now=self.now(),
+            )
+            self.arm(group)
+            return code
+
+        try:
+            check_group_id(group_id)
+            return await self._runtime.read(group_id, beat)
         except CoordinatorFault as fault:
             # Sessions start only when the group is loaded, so until then all is well.
             if fault.error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return ErrorCode.NONE
             return fault.error_code
-        if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        code = group.heartbeat(
-            member_id=member_id,
-            group_instance_id=group_instance_id,
-            generation=generation,
-            now=self.now(),
-        )
-        self.arm(group)
-        return code
 
     async def leave(
         self, group_id: str, leaving: Sequence[LeavingMember]
     ) -> tuple[LeaveResult, ...]:
         """Returns a result for each member in order. Raises CoordinatorFault."""
-        _check_group_id(group_id)
-        slot = self._slots.of(group_id)
-        group = None if slot is None else slot.shard.any_group(group_id)
-        if slot is None or group is None:
-            return tuple(
-                LeaveResult(
-                    member_id=member.member_id,
-                    group_instance_id=member.group_instance_id,
-                    error_code=ErrorCode.UNKNOWN_MEMBER_ID,
-                )
-                for member in leaving
+        check_group_id(group_id)
+
+        def left(slot: GroupSlot) -> tuple[LeaveResult, ...]:
+            group = slot.shard.any_group(group_id)
+            if group is None:
+                return unknown
+            if isinstance(group, ConsumerGroup):
+                return self._consumers.leave(slot, group, leaving)
+            results, effects = group.leave(leaving, self.now())
+            self.carry_out(slot, GroupEffects(group=group, effects=effects))
+            return results
+
+        unknown = tuple(
+            LeaveResult(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                error_code=ErrorCode.UNKNOWN_MEMBER_ID,
             )
-        if isinstance(group, ConsumerGroup):
-            return await self._consumers.leave(slot, group, leaving)
-        results, effects = group.leave(leaving, self.now())
-        self.carry_out(slot, GroupEffects(group=group, effects=effects))
-        await slot.journal.settled()
-        return results
+            for member in leaving
+        )
+        if self._slots.topic() is None:
+            return unknown
+        return await self._runtime.write(group_id, left)
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatAnswer:
         """Handles the only member request of the new protocol. Raises CoordinatorFault."""
         check_heartbeat(request, self._consumer_rules)
-        if request.member_epoch == JOIN_EPOCH:
-            slot: GroupSlot | None = await self._slot_for_writing(request.group_id)
-        else:
-            slot = self._slots.of(request.group_id)
-        if slot is None:
-            raise CoordinatorFault(ErrorCode.GROUP_ID_NOT_FOUND)
-        return await self._consumers.heartbeat(slot, request)
-
-    # --- offsets -----------------------------------------------------------------------------
-
-    async def commit(self, group_id: str, request: CommitRequest) -> tuple[ErrorCode, ...]:
-        """Returns a code for each offset in order. Raises CoordinatorFault."""
-        slot = await self._slot_for_writing(group_id)
-        return await self._commit(slot, group_id, request, write_offsets)
-
-    async def _commit(
-        self,
-        slot: GroupSlot,
-        group_id: str,
-        request: CommitRequest,
-        write: Callable[[GroupSlot, Sequence[OffsetRecord], Instant], None],
-    ) -> tuple[ErrorCode, ...]:
-        now = self.now()
-        decision = slot.shard.commit(group_id, request, now)
-        group = slot.shard.group(group_id)
-        if group is not None:
-            self.arm(group)
-        if decision.records:
-            write(slot, decision.records, now)
-        await slot.journal.settled(wrote=bool(decision.records))
-        return decision.error_codes
-
-    async def commit_in_transaction(
-        self,
-        group_id: str,
-        request: CommitRequest,
-        producer: ProducerIdentity,
-        confirm: Callable[[TopicPartition], ErrorCode],
-    ) -> tuple[ErrorCode, ...]:
-        """Commits offsets that count once the producer's transaction is committed.
-
-        `confirm` asks the coordinator of the transaction whether the partition of the offsets is
-        part of it. Returns a code for each offset in order. Raises CoordinatorFault.
-        """
-        _check_group_id(group_id)
-        slot = await self._slot_for_writing(group_id)
-        # No turn of the loop lies between this answer and the append: no marker can.
-        code = confirm(slot.partition.topic_partition)
-        if code is not ErrorCode.NONE:
-            raise CoordinatorFault(code)
-        write = partial(write_pending, producer)
-        return await self._commit(slot, group_id, request, write)
-
-    def ended_transaction(self, partition: TopicPartition, ended: LoadedMarker) -> None:
-        """The marker of a transaction was written to a partition of the offsets."""
-        slot = self._slots.at(partition.partition)
-        if slot is not None and slot.is_loaded:
-            slot.shard.take(ended, self.now())
-
-    def may_end_transaction(self, partition: TopicPartition) -> bool:
-        """Returns whether a marker may be written to this partition of the offsets.
-
-        Not while it is loaded: a loading shard would miss what is appended behind its end.
-        """
-        slot = self._slots.at(partition.partition)
-        return slot is not None and slot.is_loaded
-
-    def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
-        """Returns whether an open transaction has an offset of this partition."""
-        slot = self._slots.of(group_id)
-        return slot is not None and slot.shard.pending.has(group_id, topic, partition)
-
-    def offsets_of(
-        self, group_id: str, *, member_id: str | None = None, member_epoch: int = -1
-    ) -> GroupOffsets | None:
-        """Returns the group's committed offsets, None if there are none. Raises CoordinatorFault.
-
-        A member of the new protocol that sends its epoch must be in that epoch.
-        """
-        slot = self._slots.of(group_id)
-        if slot is None:
-            return None
-        consumers = slot.shard.consumers.get(group_id)
-        if consumers is not None:
-            code = slot.shard.consumers.check_fetch(
-                consumers, member_id=member_id, member_epoch=member_epoch
-            )
-            if code is not ErrorCode.NONE:
-                raise CoordinatorFault(code)
-        return slot.shard.offsets_of(group_id)
-
-    async def delete_offsets(
-        self, group_id: str, wanted: Sequence[OffsetToDelete]
-    ) -> OffsetDeletion:
-        """Deletes offsets. Raises CoordinatorFault."""
-        _check_group_id(group_id)
-        slot = self._slots.of(group_id)
-        if slot is None:
-            raise CoordinatorFault(ErrorCode.GROUP_ID_NOT_FOUND)
-        deletion = slot.shard.delete_offsets(group_id, wanted)
-        if deletion.records:
-            write_offsets(slot, deletion.records, self.now())
-            await slot.journal.settled()
-        return deletion
+        joins = request.member_epoch == JOIN_EPOCH
+        return await self._runtime.write(
+            request.group_id,
+            lambda slot: self._consumers.heartbeat(slot, request),
+            absent=None if joins else ErrorCode.GROUP_ID_NOT_FOUND,
+        )
 
     # --- groups ------------------------------------------------------------------------------
 
-    def describe(self, group_id: str) -> GroupDescription | None:
+    async def describe(self, group_id: str) -> GroupDescription | None:
         """Returns the classic group, None if there is none. Raises CoordinatorFault."""
-        slot = self._slots.of(group_id)
-        if slot is None:
-            return None
-        if group_id in slot.shard.consumers:
-            raise CoordinatorFault(
-                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group."
-            )
-        group = slot.shard.group(group_id)
-        return None if group is None else group.describe()
 
-    def describe_consumers(self, group_id: str) -> ConsumerGroupDescription:
+        def described(shard: GroupShard) -> GroupDescription | None:
+            if group_id in shard.consumers:
+                raise CoordinatorFault(
+                    ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group."
+                )
+            group = shard.group(group_id)
+            return None if group is None else group.describe()
+
+        return await self._runtime.read(group_id, described)
+
+    async def describe_consumers(self, group_id: str) -> ConsumerGroupDescription:
         """Returns the group of the new protocol. Raises CoordinatorFault."""
-        _check_group_id(group_id)
-        slot = self._slots.of(group_id)
-        group = None if slot is None else slot.shard.any_group(group_id)
-        if slot is None or not isinstance(group, ConsumerGroup):
-            what = "not found" if group is None else "is not a consumer group"
-            raise CoordinatorFault(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
-        return group.describe(preferred_assignor(group.roster, slot.shard.consumers.rules))
+        check_group_id(group_id)
+
+        def described(shard: GroupShard) -> ConsumerGroupDescription:
+            group = shard.any_group(group_id)
+            if not isinstance(group, ConsumerGroup):
+                what = "not found" if group is None else "is not a consumer group"
+                raise CoordinatorFault(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {what}.")
+            return group.describe(preferred_assignor(group.roster, shard.consumers.rules))
+
+        return await self._runtime.read(group_id, described)
+
+    async def read_groups(self, look: Callable[[Group | ConsumerGroup], T]) -> list[T]:
+        """Returns what `look` makes of each group. Raises CoordinatorFault while any is loaded."""
+        return await self._runtime.read_all(
+            lambda shards: [look(group) for shard in shards for group in (*shard, *shard.consumers)]
+        )
 
     def groups(self) -> list[Group | ConsumerGroup]:
-        """Returns all groups of this coordinator. Raises CoordinatorFault while it loads."""
-        slots = self._slots.all()
-        for slot in slots:
-            if not slot.is_loaded:
-                raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        """Returns all groups as of now, for the metrics. Raises CoordinatorFault while loading."""
+        slots = self._slots.loaded()
         return [group for slot in slots for group in (*slot.shard, *slot.shard.consumers)]
 
     async def delete(self, group_id: str) -> ErrorCode:
         """Deletes a group without members, and its offsets."""
-        try:
-            slot = self._slots.of(group_id)
-            if slot is None:
-                return ErrorCode.GROUP_ID_NOT_FOUND
+
+        def deleted(slot: GroupSlot) -> ErrorCode:
             deletion = slot.shard.delete_group(group_id)
-            if deletion.error_code is not ErrorCode.NONE:
-                return deletion.error_code
             for records in in_batches(deletion.records):
                 write_offsets(slot, records, self.now())
-            await slot.journal.settled()
+            return deletion.error_code
+
+        try:
+            return await self._runtime.write(group_id, deleted, absent=ErrorCode.GROUP_ID_NOT_FOUND)
         except CoordinatorFault as fault:
             return fault.error_code
-        return ErrorCode.NONE
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -453,14 +378,6 @@ class GroupCoordinator:
         carry_out(slot, step, answer=self._waiting.answer, now=self.now)
         if step.group is not None:
             self.arm(step.group)
-
-    async def _slot_for_writing(self, group_id: str) -> GroupSlot:
-        """Returns the loaded slot; creates the topic if necessary. Raises CoordinatorFault."""
-        await self._slots.ensure_topic()
-        slot = self._slots.of(group_id)
-        if slot is None:
-            raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return slot
 
     def _begin_sessions(self, slot: GroupSlot) -> None:
         self._forgetting.note_loaded(slot, self.now())
@@ -484,30 +401,19 @@ class GroupCoordinator:
 
     async def run(self) -> None:
         """Loads unloaded partitions and handles all deadlines; never returns."""
-        while True:
-            await self._ring_alarms()
-            slot = self._slots.next_to_load()
-            if slot is not None:
-                await self._slots.load(slot, self.now, self._begin_sessions)
-                continue
-            await self._forgetting.expire_if_due(self.now())
-            await wait_within(self._wake, self._idle_s())
-            self._wake.clear()
+        await self._runtime.run(self._begin_sessions, self._pass_time)
 
-    def _idle_s(self) -> float:
+    async def _pass_time(self) -> float:
+        await self._ring_alarms()
+        await self._forgetting.expire_if_due(self.now())
         next_ms = self._alarms.next_ms
-        if next_ms is None:
-            return POLL_S
-        return max(0.0, min((next_ms - self.now().monotonic_ms) / 1000, POLL_S))
-
-    def now(self) -> Instant:
-        return Instant(self._clock.now_ms(), int(self._clock.monotonic_s() * 1000))
+        return POLL_S if next_ms is None else (next_ms - self.now().monotonic_ms) / 1000
 
     def arm(self, group: Group | ConsumerGroup) -> None:
         """Arms the timer with the group's next deadline."""
         deadline_ms = group.next_deadline_ms
         if deadline_ms is not None and self._alarms.arm(group.group_id, deadline_ms):
-            self._wake.set()
+            self._runtime.wake()
 
     async def _ring_alarms(self) -> None:
         now = self.now()
@@ -525,8 +431,3 @@ class GroupCoordinator:
                 self._consumers.tick(slot, group)
             else:
                 self.carry_out(slot, GroupEffects(group=group, effects=group.tick(now)))
-
-
-def _check_group_id(group_id: str) -> None:
-    if not group_id:
-        raise CoordinatorFault(ErrorCode.INVALID_GROUP_ID)

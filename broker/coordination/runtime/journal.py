@@ -7,6 +7,9 @@
 So no other coordinator ever knows less than an answer told, also that of a read (Kafka's
 CoordinatorRuntime defers those as well).
 A lone replica's append is below the high watermark when it returns, and so nothing waits for it.
+
+The codes are those of Kafka's CoordinatorOperationExceptionHelper: clients look for the coordinator
+again if its log is not writable here, and get the code of a record that its log refuses.
 """
 
 from __future__ import annotations
@@ -17,16 +20,7 @@ import logging
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.errors import (
-    ArchiveLost,
-    InvalidProducerEpoch,
-    MessageTooLarge,
-    ReadOnlyReplica,
-    RecordListTooLarge,
-    RecordsRejected,
-    StorageError,
-    StrandlineError,
-)
+from strandline.storage.errors import RecordsRejected, StorageError, StrandlineError
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.model import Offset
 from strandline.storage.quiet_log import QuietLog
@@ -84,10 +78,10 @@ class Journal:
             {"partition": str(where), "error": str(error)},
         )
 
-    async def settled(self, *, wrote: bool = True) -> None:
+    async def settled(self) -> None:
         """Returns when what a request wrote or read may be answered. Raises CoordinatorFault."""
         end_offset = self._partition.log.end_offset
-        if wrote and self._partition.must_flush:
+        if self._partition.must_flush:
             await self.flush()
         if not self.is_below(end_offset):
             await self._wait_below(end_offset)
@@ -142,10 +136,12 @@ def _code_of(
     error: StrandlineError, too_large: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
 ) -> ErrorCode:
     """Returns the code for the client whose records could not be written."""
-    if isinstance(error, MessageTooLarge | RecordListTooLarge):
-        return too_large
-    if isinstance(error, InvalidProducerEpoch):
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    if isinstance(error, RecordsRejected) and not isinstance(error, ArchiveLost | ReadOnlyReplica):
-        return ErrorCode.UNKNOWN_SERVER_ERROR
-    return ErrorCode.NOT_COORDINATOR
+    match ErrorCode(error.kafka_code):
+        case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE:
+            return too_large
+        case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.KAFKA_STORAGE_ERROR:
+            return ErrorCode.NOT_COORDINATOR
+        case code:
+            return code

@@ -126,15 +126,11 @@ class Slots(Generic[S]):
         node_id: int,
         clock: Clock,
         reads: Executor,
-        on_found: Callable[[], None],
-        content: str = "groups",
+        content: str,
     ) -> None:
-        """`reads` runs the blocking part of loading; `on_found` is called when there is any.
-
-        `content` names the state in log messages.
-        """
+        """`reads` runs the blocking part of loading; `content` names the state in log messages."""
         self._topic = topic
-        self._new_shard = new_shard
+        self.new_shard = new_shard
         self._decode = decode
         self._content = content
         self._metadata = metadata
@@ -143,7 +139,8 @@ class Slots(Generic[S]):
         self._node_id = node_id
         self._clock = clock
         self._reads = reads
-        self._on_found = on_found
+        # Set when there is something to load.
+        self.found = asyncio.Event()
         self._slots: dict[int, Slot[S]] = {}
         # Requests that create the topic now.
         self._creating = 0
@@ -166,6 +163,13 @@ class Slots(Generic[S]):
         slots = (self._slot(topic, index) for index in range(topic.partition_count))
         return [slot for slot in slots if slot is not None]
 
+    def loaded(self) -> list[Slot[S]]:
+        """As `all`. Raises CoordinatorFault while any is loaded."""
+        slots = self.all()
+        if not all(slot.is_loaded for slot in slots):
+            raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return slots
+
     def of(self, name: str) -> Slot[S] | None:
         """Returns the loaded slot of an id, None without the topic. Raises CoordinatorFault."""
         topic = self.topic()
@@ -182,6 +186,14 @@ class Slots(Generic[S]):
             raise CoordinatorFault(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return slot
 
+    async def made_for(self, name: str) -> Slot[S]:
+        """As `of`; creates the topic if necessary."""
+        await self.ensure_topic()
+        slot = self.of(name)
+        if slot is None:
+            raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return slot
+
     async def partition_of(self, name: str) -> TopicPartition:
         """Returns where an id lies, whoever leads that; creates the topic if necessary.
 
@@ -193,21 +205,6 @@ class Slots(Generic[S]):
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         index = coordinating_partition(name, topic.partition_count)
         return TopicPartition(topic.name, index)
-
-    async def replicated(self, *names: str) -> None:
-        """Returns when what was read of these ids may be answered. Raises CoordinatorFault."""
-        topic = self.topic()
-        if topic is None:
-            return
-        for name in names:
-            slot = self._slots.get(coordinating_partition(name, topic.partition_count))
-            if slot is not None:
-                await slot.journal.settled(wrote=False)
-
-    async def all_replicated(self) -> None:
-        """Returns when what was read of all ids may be answered. Raises CoordinatorFault."""
-        for slot in self.present():
-            await slot.journal.settled(wrote=False)
 
     def at(self, index: int) -> Slot[S] | None:
         """Returns the slot of a partition, in any state; None if it is not on this broker."""
@@ -249,9 +246,9 @@ class Slots(Generic[S]):
         if partition is None:
             return None
         journal = Journal(partition, self._content.removesuffix("s"), self._quiet_log)
-        slot = self._slots[index] = Slot(partition, epoch, self._new_shard(), journal)
+        slot = self._slots[index] = Slot(partition, epoch, self.new_shard(), journal)
         if not slot.is_loaded:
-            self._on_found()
+            self.found.set()
         return slot
 
     def on_resign(self, index: int) -> list[Slot[S]]:
@@ -317,7 +314,7 @@ class Slots(Generic[S]):
         except (RecordsRejected, StorageError) as error:
             # Its state stays unavailable: losing it would be worse.
             slot.retry_s = self._clock.monotonic_s() + LOAD_RETRY_S
-            slot.state, slot.shard = SlotState.FAILED, self._new_shard()
+            slot.state, slot.shard = SlotState.FAILED, self.new_shard()
             where = slot.partition.topic_partition
             self._quiet_log.say(
                 logging.ERROR,

@@ -8,26 +8,25 @@ sends WriteTxnMarkers to the leader, whose handler calls `LocalMarkers.write` as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.records.offset_records import LoadedMarker
-from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.transaction import (
     LogEnd,
     ProducerIdentity,
     TransactionVersion,
 )
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
-from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
-from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.errors import RecordsRejected, StorageError
-from strandline.storage.local.log.log import AppendOrigin, LocalLog
+from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.model import TopicPartition
+from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.batch.marker import (
     MarkerType,
     TransactionMarker,
@@ -96,39 +95,6 @@ class LocalMarkers:
             self._offsets.ended_transaction(where, ended)
         return ErrorCode.NONE
 
-    def open_after_crash(self) -> Iterator[OpenTransaction]:
-        """Iterates over the transactions that an unclean stop, or a lost disk, left open."""
-        # Those of a lost coordinator are open everywhere, also after a clean stop.
-        is_any = TRANSACTION_TOPIC in self._replicas.topics_with_loss
-        for partition in self._replicas.partitions():
-            local = partition.log.local
-            if is_any or local.may_lack_markers:
-                for opened in open_transactions(local):
-                    if opened.first_offset < local.opened_end_offset:
-                        yield opened
-
-    def is_open(self, opened: OpenTransaction) -> bool:
-        """Whether a transaction that was left open has not ended since.
-
-        A request may have reached its coordinator before all of them were loaded.
-        """
-        where = opened.partition
-        partition = self._replicas.partition(where.topic, where.partition)
-        if partition is None:
-            return True
-        entry = partition.log.local.producers.entries.get(opened.producer.producer_id)
-        return entry is not None and entry.transaction_first_offset == opened.first_offset
-
-    async def producers_above(self, epochs: Mapping[int, int]) -> set[int]:
-        """Returns the producers that have a greater epoch in a partition than `epochs` says."""
-        found: set[int] = set()
-        async for partition in in_turns(self._replicas.partitions()):
-            entries = partition.log.local.producers.entries
-            if entries:
-                shared = entries.keys() & epochs.keys()
-                found.update(one for one in shared if entries[one].epoch > epochs[one])
-        return found
-
     def _append(self, marker: EndMarker, partition: Partition) -> None:
         producer = marker.producer
         if marker.version.bumps_epoch:
@@ -141,20 +107,6 @@ class LocalMarkers:
         partition.append(batch, origin=AppendOrigin.COORDINATOR)
 
 
-def open_transactions(local: LocalLog) -> Iterator[OpenTransaction]:
-    """Iterates over the transactions that are open in a log."""
-    for entry in local.producers.open_entries():
-        first_offset = entry.transaction_first_offset
-        yield OpenTransaction(
-            partition=local.topic_partition,
-            topic_id=local.topic_id,
-            producer=ProducerIdentity(entry.producer_id, entry.epoch),
-            first_offset=first_offset,
-            leader_epoch=local.leader_epochs.epoch_for(first_offset),
-            coordinator_epoch=max(entry.coordinator_epoch, 0),
-        )
-
-
 def encode_end_marker(marker: EndMarker, now_ms: int) -> bytes:
     """Encodes the control batch."""
     return encode_marker_batch(
@@ -163,3 +115,13 @@ def encode_end_marker(marker: EndMarker, now_ms: int) -> bytes:
         producer_epoch=marker.producer.epoch,
         now_ms=now_ms,
     )
+
+
+def log_missing_marker(
+    quiet_log: QuietLog, whose: str, partition: TopicPartition, code: ErrorCode
+) -> None:
+    """Logs a marker that is to be written later: one line for all partitions of a folder that
+    fails, as the metrics count them.
+    """
+    fields = {"transactional_id": whose, "partition": str(partition), "error": code.name}
+    quiet_log.say(logging.WARNING, "transaction marker not written", code, fields)

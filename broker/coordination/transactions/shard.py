@@ -6,10 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from strandline.broker.coordination.model.classic_messages import Instant
-from strandline.broker.coordination.transactions.lost_ends import (
-    DecidedEnd,
-    decided_ends,
-)
 from strandline.broker.coordination.transactions.records import TransactionRecord
 from strandline.broker.coordination.transactions.transaction import Transaction, TransactionState
 
@@ -17,11 +13,9 @@ from strandline.broker.coordination.transactions.transaction import Transaction,
 class TransactionShard:
     """The transactions of one partition, by transactional id."""
 
-    def __init__(self, is_missed: Callable[[DecidedEnd], bool] = lambda _: False) -> None:
-        """`is_missed` says whether the marker of an end may be lost."""
-        self._is_missed = is_missed
-        # Of the whole log that was loaded, the ends that `is_missed` asks for.
-        self.decided_ends: list[DecidedEnd] = []
+    def __init__(self, on_loading: Callable[[Transaction], None] = lambda _: None) -> None:
+        """`on_loading` is told each record of the log, also those that later ones replace."""
+        self._on_loading = on_loading
         self._transactions: dict[str, Transaction] = {}
         # Those in state ONGOING: few of very many ids, and the time concerns them alone.
         self._open: dict[str, Transaction] = {}
@@ -56,7 +50,7 @@ class TransactionShard:
     def take(self, record: TransactionRecord, now: Instant) -> None:
         """Applies one record of a log that is loaded."""
         if record.transaction is not None:
-            self.decided_ends += filter(self._is_missed, decided_ends(record.transaction))
+            self._on_loading(record.transaction)
         self.keep(record)
 
     def keep(self, record: TransactionRecord) -> None:

@@ -90,8 +90,7 @@ class ConsumerGroupHandlers:
 
     async def _describe(self, group_id: str, operations: int) -> DescribedConsumerGroup:
         try:
-            description = self._coordinator.describe_consumers(group_id)
-            await self._coordinator.replicated(group_id)
+            description = await self._coordinator.describe_consumers(group_id)
         except CoordinatorFault as fault:
             return DescribedConsumerGroup(
                 group_id=group_id,
@@ -104,7 +103,6 @@ class ConsumerGroupHandlers:
 def _heartbeat_of(
     request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerHeartbeat:
-    host, _, _ = context.peer.rpartition(":")
     owned: dict[TopicId, frozenset[int]] | None = None
     if request.topic_partitions is not None:
         owned = {entry.topic_id: frozenset(entry.partitions) for entry in request.topic_partitions}
@@ -121,7 +119,7 @@ def _heartbeat_of(
         owned=owned,
         client_id=context.client_id,
         # Kafka's form of an address without a name.
-        client_host=f"/{host}",
+        client_host=f"/{context.caller.address}",
     )
 
 

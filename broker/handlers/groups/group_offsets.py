@@ -18,6 +18,7 @@ UNSTABLE_OFFSET_COMMIT (KIP-447).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
@@ -29,6 +30,7 @@ from strandline.broker.coordination.model.offset_messages import (
     OffsetToCommit,
     OffsetToDelete,
 )
+from strandline.broker.coordination.model.pending_offsets import PendingOffsets
 from strandline.broker.handlers.services.limits import refuse_flood, refuse_partition_flood
 from strandline.broker.handlers.services.offsets_to_commit import (
     OffsetsToCommit,
@@ -152,9 +154,9 @@ class GroupOffsetHandlers:
 
     async def _fetch_one(self, request: OffsetFetchRequest, version: int) -> OffsetFetchResponse:
         try:
-            offsets = self._coordinator.offsets_of(request.group_id) or GroupOffsets()
-            topics = self._topics_of(request, offsets, version)
-            await self._coordinator.replicated(request.group_id)
+            topics = await self._coordinator.read_offsets(
+                request.group_id, partial(self._topics_of, request, version)
+            )
         except CoordinatorFault as fault:
             if version >= FIRST_FETCH_WITH_TOP_LEVEL_ERROR:
                 return OffsetFetchResponse(error_code=fault.error_code)
@@ -170,7 +172,11 @@ class GroupOffsetHandlers:
         return OffsetFetchResponse(topics=topics)
 
     def _topics_of(
-        self, request: OffsetFetchRequest, offsets: GroupOffsets, version: int
+        self,
+        request: OffsetFetchRequest,
+        version: int,
+        offsets: GroupOffsets,
+        pending: PendingOffsets,
     ) -> list[OffsetFetchResponseTopic]:
         image = self._metadata.image
         if request.topics is None:
@@ -185,43 +191,27 @@ class GroupOffsetHandlers:
                     found = [_with_error_if_missing(entry) for entry in found]
                 topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=found))
         if request.require_stable:
-            topics = [self._stable(request.group_id, topic.name, topic) for topic in topics]
+            topics = [_stable(pending, request.group_id, one.name, one) for one in topics]
         return topics
-
-    def _stable(
-        self, group_id: str, name: str, found: OffsetFetchResponseTopic
-    ) -> OffsetFetchResponseTopic:
-        """Replaces offsets that an open transaction may change."""
-        return found.replaced(
-            partitions=[
-                OffsetFetchResponsePartition(
-                    partition_index=one.partition_index,
-                    error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
-                )
-                if self._coordinator.is_unstable(group_id, name, one.partition_index)
-                else one
-                for one in found.partitions
-            ]
-        )
 
     async def _fetch_group(
         self, group: OffsetFetchRequestGroup, *, by_id: bool, is_stable_only: bool
     ) -> OffsetFetchResponseGroup:
-        try:
-            offsets = (
-                self._coordinator.offsets_of(
-                    group.group_id, member_id=group.member_id, member_epoch=group.member_epoch
-                )
-                or GroupOffsets()
-            )
+        def look(offsets: GroupOffsets, pending: PendingOffsets) -> list[OffsetFetchResponseTopic]:
+            image = self._metadata.image
             topics = (
-                _fetch_everything(offsets, self._metadata.image)
+                _fetch_everything(offsets, image)
                 if group.topics is None
-                else _fetch_named(group, offsets, self._metadata.image, by_id=by_id)
+                else _fetch_named(group, offsets, image, by_id=by_id)
             )
-            if is_stable_only:
-                topics = [self._stable(group.group_id, self._name_of(one), one) for one in topics]
-            await self._coordinator.replicated(group.group_id)
+            if not is_stable_only:
+                return topics
+            return [_stable(pending, group.group_id, self._name_of(one), one) for one in topics]
+
+        try:
+            topics = await self._coordinator.read_offsets(
+                group.group_id, look, member_id=group.member_id, member_epoch=group.member_epoch
+            )
         except CoordinatorFault as fault:
             return OffsetFetchResponseGroup(group_id=group.group_id, error_code=fault.error_code)
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
@@ -269,6 +259,23 @@ class GroupOffsetHandlers:
                 for topic in request.topics
             ]
         )
+
+
+def _stable(
+    pending: PendingOffsets, group_id: str, name: str, found: OffsetFetchResponseTopic
+) -> OffsetFetchResponseTopic:
+    """Replaces offsets that an open transaction may change."""
+    return found.replaced(
+        partitions=[
+            OffsetFetchResponsePartition(
+                partition_index=one.partition_index,
+                error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
+            )
+            if pending.has(group_id, name, one.partition_index)
+            else one
+            for one in found.partitions
+        ]
+    )
 
 
 def _look_up(

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from strandline.broker.coordination.classic.group import Group
+from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
 from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
@@ -173,16 +175,12 @@ class GroupHandlers:
     async def heartbeat(
         self, request: HeartbeatRequest, _context: RequestContext
     ) -> HeartbeatResponse:
-        code = self._coordinator.heartbeat(
+        code = await self._coordinator.heartbeat(
             request.group_id,
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
             generation=request.generation_id,
         )
-        try:
-            await self._coordinator.replicated(request.group_id)
-        except CoordinatorFault as fault:
-            code = fault.error_code
         return HeartbeatResponse(error_code=code)
 
     async def leave_group(
@@ -225,21 +223,17 @@ class GroupHandlers:
         states = {state.strip().lower() for state in request.states_filter}
         kinds = {kind.strip().lower() for kind in request.types_filter}
         try:
-            listed = [
-                ListedGroup(
-                    group_id=group.group_id,
-                    protocol_type=group.protocol_type or "",
-                    group_state=group.state.value,
-                    group_type=group.kind,
-                )
-                for group in self._coordinator.groups()
-                if (not states or group.state.value.lower() in states)
-                and (not kinds or group.kind.lower() in kinds)
-            ]
-            await self._coordinator.all_replicated()
+            found = await self._coordinator.read_groups(_listed)
         except CoordinatorFault as fault:
             return ListGroupsResponse(error_code=fault.error_code)
-        return ListGroupsResponse(groups=listed)
+        return ListGroupsResponse(
+            groups=[
+                group
+                for group in found
+                if (not states or group.group_state.lower() in states)
+                and (not kinds or group.group_type.lower() in kinds)
+            ]
+        )
 
     async def describe_groups(
         self, request: DescribeGroupsRequest, context: RequestContext
@@ -256,8 +250,7 @@ class GroupHandlers:
     async def _describe(self, group_id: str, version: int, operations: int) -> DescribedGroup:
         missing = f"Group {group_id} not found."
         try:
-            group = self._coordinator.describe(group_id)
-            await self._coordinator.replicated(group_id)
+            group = await self._coordinator.describe(group_id)
         except CoordinatorFault as fault:
             if fault.error_code is not ErrorCode.GROUP_ID_NOT_FOUND:
                 return DescribedGroup(group_id=group_id, error_code=fault.error_code)
@@ -300,7 +293,6 @@ class GroupHandlers:
 
 def _join_of(request: JoinGroupRequest, context: RequestContext) -> JoinRequest:
     version = context.api_version
-    host, _, _ = context.peer.rpartition(":")
     # Copies: the request's buffer is reused while this waits. A repeated protocol counts once, as
     # in Kafka.
     protocols = {protocol.name: bytes(protocol.metadata) for protocol in request.protocols}
@@ -309,7 +301,7 @@ def _join_of(request: JoinGroupRequest, context: RequestContext) -> JoinRequest:
         group_instance_id=request.group_instance_id,
         client_id=context.client_id,
         # Kafka's form of an address without a name.
-        client_host=f"/{host}",
+        client_host=f"/{context.caller.address}",
         protocol_type=request.protocol_type,
         protocols=tuple(MemberProtocol(name, metadata) for name, metadata in protocols.items()),
         session_timeout_ms=request.session_timeout_ms,
@@ -326,6 +318,15 @@ def _join_of(request: JoinGroupRequest, context: RequestContext) -> JoinRequest:
 def _protocol_name(name: str | None, version: int) -> str | None:
     """Returns the name as this version has it: before v7 an empty text stands for null."""
     return (name or None) if version >= FIRST_JOIN_WITH_NULLABLE_PROTOCOL else (name or "")
+
+
+def _listed(group: Group | ConsumerGroup) -> ListedGroup:
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=group.protocol_type or "",
+        group_state=group.state.value,
+        group_type=group.kind,
+    )
 
 
 def _described(group: GroupDescription, operations: int) -> DescribedGroup:

@@ -20,9 +20,9 @@ from typing import NamedTuple
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.coordination.transactions.transaction_coordinator import (
-    Confirmation,
     TransactionCoordinator,
 )
+from strandline.broker.coordination.transactions.verification import Confirmation
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import OutOfOrderSequence, RecordsRejected
 from strandline.storage.local.log.log import AppendOrigin

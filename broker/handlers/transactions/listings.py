@@ -56,9 +56,7 @@ class TransactionListingHandlers:
             if name not in _STATES and name not in _STATES_NEVER_SEEN
         ]
         try:
-            passes = _filter_of(request, self._clock.now_ms())
-            found = [one for one in self._coordinator.transactions() if passes(one)]
-            await self._coordinator.all_replicated()
+            found = await self._coordinator.transactions(_filter_of(request, self._clock.now_ms()))
             if request.transactional_id_pattern:
                 found = await self._matching(request.transactional_id_pattern, found)
         except CoordinatorFault as fault:
@@ -96,8 +94,7 @@ class TransactionListingHandlers:
         if not transactional_id:
             return _undescribed(transactional_id, ErrorCode.INVALID_REQUEST)
         try:
-            found = self._coordinator.find(transactional_id)
-            await self._coordinator.replicated(transactional_id)
+            found = await self._coordinator.describe(transactional_id)
         except CoordinatorFault as fault:
             return _undescribed(transactional_id, fault.error_code)
         if found is None:

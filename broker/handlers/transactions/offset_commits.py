@@ -14,9 +14,9 @@ from strandline.broker.coordination.model.classic_messages import CoordinatorFau
 from strandline.broker.coordination.model.offset_messages import CommitRequest, OffsetToCommit
 from strandline.broker.coordination.transactions.transaction import ProducerIdentity
 from strandline.broker.coordination.transactions.transaction_coordinator import (
-    Confirmation,
     TransactionCoordinator,
 )
+from strandline.broker.coordination.transactions.verification import Confirmation
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.offsets_to_commit import OffsetsToCommit
 from strandline.broker.handlers.services.services import RequestContext, Services

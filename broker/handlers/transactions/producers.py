@@ -170,33 +170,16 @@ class TransactionHandlers:
     ) -> Mapping[TopicPartition, ErrorCode]:
         producer = ProducerIdentity(wanted.producer_id, wanted.producer_epoch)
         if wanted.verify_only:
-            codes = self._coordinator.verify_partitions(
+            return await self._coordinator.verify_partitions(
                 wanted.transactional_id, producer, partitions
             )
-            try:
-                await self._coordinator.replicated(wanted.transactional_id)
-            except CoordinatorFault as fault:
-                return dict.fromkeys(partitions, fault.error_code)
-            return codes
         client_version = (
             TransactionVersion.V2 if version >= FIRST_BATCHED_ADD else TransactionVersion.V0
         )
-        code = await self._add_all(wanted.transactional_id, producer, partitions, client_version)
+        code = await self._coordinator.add_partitions(
+            wanted.transactional_id, producer, partitions, client_version
+        )
         return dict.fromkeys(partitions, _known_to(version < FIRST_WITH_PRODUCER_FENCED, code))
-
-    async def _add_all(
-        self,
-        transactional_id: str,
-        producer: ProducerIdentity,
-        partitions: Set[TopicPartition],
-        version: TransactionVersion,
-    ) -> ErrorCode:
-        code = self._coordinator.add_partitions(transactional_id, producer, partitions, version)
-        try:
-            await self._coordinator.replicated(transactional_id)
-        except CoordinatorFault as fault:
-            return fault.error_code
-        return code
 
     async def add_offsets(
         self, request: AddOffsetsToTxnRequest, context: RequestContext
@@ -206,7 +189,7 @@ class TransactionHandlers:
         except CoordinatorFault as fault:
             return AddOffsetsToTxnResponse(error_code=fault.error_code)
         # Clients of version 2 add the offsets with TxnOffsetCommit.
-        code = await self._add_all(
+        code = await self._coordinator.add_partitions(
             request.transactional_id,
             ProducerIdentity(request.producer_id, request.producer_epoch),
             {partition},

@@ -9,6 +9,7 @@ from strandline.broker.config.group_configs import member_times
 from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.consumer_messages import MemberTimes
 from strandline.broker.coordination.transactions.markers import LocalMarkers
+from strandline.broker.coordination.transactions.power_loss.left_open import LeftOpen
 from strandline.broker.coordination.transactions.transaction_coordinator import (
     TransactionCoordinator,
 )
@@ -55,13 +56,14 @@ class CoordinatorParts(Part):
             times_of=times_of,
             believed_ms=believed_ms,
         )
-        markers = LocalMarkers(replicas, groups, clock)
+        markers = LocalMarkers(replicas, groups.offsets, clock)
         transactions = TransactionCoordinator(
             lambda: running.current.transactions,
             image_of,
             metadata.controller_client,
             replicas,
             markers,
+            LeftOpen(replicas),
             node_id=config.node_id,
             clock=clock,
             reads=lookups,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +19,9 @@ from strandline.broker.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTransaction,
 )
+from strandline.broker.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+)
 from strandline.broker.protocol.messages.describe_groups import DescribeGroupsRequest
 from strandline.broker.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from strandline.broker.protocol.messages.heartbeat import HeartbeatRequest
@@ -30,6 +34,7 @@ from strandline.broker.protocol.messages.offset_fetch import (
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.schema import Request
 from tests.unit.broker.coordination.coordinator_world import World, commit_request, play
+from tests.unit.broker.coordination.groups.test_consumer_coordinator import joining
 from tests.unit.broker.coordination.transactions import test_transaction_coordinator as transactions
 from tests.unit.broker.coordination.transactions.test_transaction_coordinator import (
     A,
@@ -40,7 +45,7 @@ from tests.unit.broker.coordination.transactions.test_transaction_coordinator im
 async def _answered_once_replicated(
     world: World, handler: Any, request: Request, version: int
 ) -> None:
-    context = RequestContext(api_version=version, client_id="", peer="")
+    context = RequestContext(api_version=version, client_id="")
     at_once = await handler(request, context)
     for partition in world.partitions.values():
         partition.hold()
@@ -59,6 +64,7 @@ async def _answered_once_replicated(
     [
         (ApiKey.HEARTBEAT, HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), 4),
         (ApiKey.LIST_GROUPS, ListGroupsRequest(), 4),
+        (ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest(group_ids=["new"]), 1),
         (ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=["g"]), 5),
         (ApiKey.OFFSET_FETCH, OffsetFetchRequest(group_id="g", topics=None), 7),
         (
@@ -74,6 +80,7 @@ def test_what_is_read_of_groups_is_answered_once_it_is_replicated(
     async def scenario(world: World) -> None:
         coordinator = world.coordinator()
         await coordinator.commit("g", commit_request(1))
+        await coordinator.consumer_heartbeat(replace(joining(), group_id="new"))
         handlers: Mapping[ApiKey, Any] = make_group_handlers(
             cast(Services, SimpleNamespace(metadata=world)), coordinator
         )

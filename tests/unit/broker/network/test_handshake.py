@@ -51,7 +51,9 @@ class World:
         self.port = self.server.listen("127.0.0.1", 0, "TLS")
         self.clients: list[socket.socket] = []
 
-    def _handler_of(self, listener: str, certificate: bytes | None = None, /) -> RequestHandler:
+    def _handler_of(
+        self, listener: str, _host: str, certificate: bytes | None = None, /
+    ) -> RequestHandler:
         if listener == "TLS":
             self.certificates.append(certificate)
         if self.refuses:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listener_keys import sasl_listeners
 from strandline.broker.config.loading import load_config
-from strandline.broker.server.sasl import check_sasl, enabled_mechanisms
+from strandline.broker.handlers.auth.failed_logins import FailedLogins
+from strandline.broker.handlers.dispatch.dispatch import Dispatcher
+from strandline.broker.security.identity import ClientIdentity
+from strandline.broker.server.sasl import ConnectionHandlers, check_sasl, enabled_mechanisms
 from strandline.storage.errors import InvalidConfig
+from tests.support.manual_clock import ManualClock
 
 CLIENTS = (
     "listeners=PLAINTEXT://127.0.0.1:0,CLIENTS://127.0.0.1:0",
@@ -52,6 +61,34 @@ def test_a_listener_may_have_the_name_of_its_protocol() -> None:
 def test_a_listener_without_a_way_in_is_refused(overrides: tuple[str, ...], complaint: str) -> None:
     with pytest.raises(InvalidConfig, match=complaint):
         check_sasl(load(*overrides))
+
+
+@pytest.mark.parametrize("listener", ["PLAINTEXT", "CLIENTS"])
+def test_each_connection_has_its_listener_and_its_address_in_javas_text(listener: str) -> None:
+    callers: list[ClientIdentity] = []
+
+    def handle(
+        _frame: memoryview, _peer: str, _received_s: float, caller: ClientIdentity
+    ) -> list[bytes]:
+        callers.append(caller)
+        return []
+
+    handler_of = ConnectionHandlers(
+        load("sasl.enabled.mechanisms=PLAIN", USERS),
+        cast(Dispatcher, SimpleNamespace(handle=handle)),
+        cast(MetadataView, None),
+        ManualClock(),
+        FailedLogins(ManualClock()),
+        user_of=lambda listener, certificate: f"{certificate.decode()} at {listener}",
+    )
+    versions = memoryview(bytes([0, 18, 0, 3]))
+    handler_of(listener, "2001:db8::1").handle(versions, "2001:db8::1:4711", 0.0)
+    anonymous = ClientIdentity(address="2001:db8:0:0:0:0:0:1", listener=listener)
+    assert callers == [anonymous]
+    handler_of(listener, "2001:db8::1", b"CN=x").handle(versions, "2001:db8::1:4711", 0.0)
+    # With SASL the login says who it is, whatever certificate the client has.
+    user = anonymous.user if listener == "CLIENTS" else "CN=x at PLAINTEXT"
+    assert callers == [anonymous, replace(anonymous, user=user)]
 
 
 def test_an_unknown_protocol_is_refused() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.broker.coordination.archive.restored import end_of_open
-from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
+from strandline.broker.coordination.transactions.power_loss.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
     LogEnd,

@@ -16,7 +16,7 @@ from strandline.broker.coordination.archive.state_archive import (
     LiveRecords,
     encode_live,
 )
-from strandline.broker.coordination.transactions.lost_ends import OpenTransaction
+from strandline.broker.coordination.transactions.power_loss.lost_ends import OpenTransaction
 from strandline.broker.coordination.transactions.records import (
     decode_transaction,
     encode_transaction,

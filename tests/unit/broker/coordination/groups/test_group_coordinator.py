@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from strandline.broker.cluster.metadata.records import topic_records
+from strandline.broker.cluster.replicas.partition import PartitionGone
 from strandline.broker.coordination.model.classic_messages import (
     CoordinatorFault,
     GroupState,
@@ -18,7 +19,13 @@ from strandline.broker.protocol.formats.metadata_records import RemoveTopicRecor
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.concurrency import turns
-from strandline.storage.errors import DiskError, MessageTooLarge
+from strandline.storage.errors import (
+    DiskError,
+    InvalidProducerEpoch,
+    InvalidTimestamp,
+    MessageTooLarge,
+    RecordsRejected,
+)
 from tests.unit.broker.coordination.coordinator_world import (
     TOPIC_ID,
     MemoryPartition,
@@ -38,7 +45,7 @@ def test_nothing_is_created_for_those_who_only_look() -> None:
     async def scenario(world: World) -> None:
         coordinator = world.coordinator()
         assert coordinator.offsets_of("g") is None
-        assert coordinator.describe("g") is None
+        assert await coordinator.describe("g") is None
         assert coordinator.groups() == []
         assert await coordinator.delete("g") is ErrorCode.GROUP_ID_NOT_FOUND
         assert OFFSETS_TOPIC not in world.image.topics
@@ -72,7 +79,7 @@ def test_a_second_coordinator_loads_what_the_first_has_written() -> None:
         async with Running(world) as second:
             await until_loaded(second)
             assert offset_in(second, "h") == 6
-            described = second.describe("g")
+            described = await second.describe("g")
             assert described is not None
             assert described.state is GroupState.STABLE
             assert described.members[0].assignment == b"all"
@@ -122,10 +129,10 @@ def test_old_offsets_are_looked_for_and_forgotten() -> None:
             await coordinator.commit("g", commit_request())
             world.clock.advance_ms(11 * 60_000)
             await until(lambda: not coordinator.statistics().offset_count)
-            assert coordinator.describe("g") is None
+            assert await coordinator.describe("g") is None
         async with Running(world) as coordinator:
             await until_loaded(coordinator)
-            assert coordinator.describe("g") is None
+            assert await coordinator.describe("g") is None
 
     play(scenario)
 
@@ -213,6 +220,11 @@ def test_the_offsets_of_a_topic_that_was_deleted_while_its_groups_load_are_forgo
     [
         (DiskError("full"), ErrorCode.NOT_COORDINATOR),
         (MessageTooLarge("too much"), ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+        (InvalidProducerEpoch("old"), ErrorCode.INVALID_PRODUCER_EPOCH),
+        # As Kafka's CoordinatorOperationExceptionHelper maps what an append refuses.
+        (InvalidTimestamp("tomorrow"), ErrorCode.INVALID_TIMESTAMP),
+        (PartitionGone("deleted"), ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (RecordsRejected("no reason"), ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
 def test_a_commit_that_cannot_be_written_is_refused_and_not_seen(
@@ -243,7 +255,7 @@ def test_a_group_that_cannot_be_written_never_was(failure: Exception, code: Erro
         world.fail(failure)
         answer = await coordinator.join("g", join_request())
         assert answer.error_code is code
-        assert coordinator.describe("g") is None
+        assert await coordinator.describe("g") is None
         assert coordinator.statistics().parked_requests == 0
 
     play(scenario)

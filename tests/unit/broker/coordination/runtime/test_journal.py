@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.runtime import journal as journal_module
 from strandline.broker.coordination.runtime.journal import Journal
 from strandline.broker.coordination.transactions.transaction import (
     TransactionState,
     TransactionVersion,
 )
-from strandline.broker.coordination.transactions.transaction_coordinator import Confirmation
+from strandline.broker.coordination.transactions.verification import Confirmation
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import TopicPartition
 from strandline.storage.quiet_log import QuietLog
@@ -70,8 +69,8 @@ def test_a_commit_and_a_read_after_it_are_answered_when_the_commit_is_replicated
         _hold(world)
         committing = await _waits(coordinator.commit("g", commit_request(2)))
         assert offset_in(coordinator, "g") == 2
-        reading = await _waits(coordinator.replicated("g"))
-        of_all = await _waits(coordinator.all_replicated())
+        reading = await _waits(coordinator.describe("g"))
+        of_all = await _waits(coordinator.read_groups(lambda group: group.group_id))
         _release(world)
         assert await committing == (ErrorCode.NONE,)
         await asyncio.gather(reading, of_all)
@@ -139,24 +138,24 @@ def test_no_record_enters_a_partition_whose_join_may_still_be_lost() -> None:
         assert coordinator.confirm("tx", producer, A, Confirmation.ADD) is ErrorCode.NONE
         # What others write meanwhile keeps no record back.
         _hold(world)
-        coordinator.add_partitions("other", other, {TopicPartition("t", 1)}, V2)
+        adding = await _waits(
+            coordinator.add_partitions("other", other, {TopicPartition("t", 1)}, V2)
+        )
         assert coordinator.confirm("tx", producer, A, Confirmation.LOOK) is ErrorCode.NONE
+        _release(world)
+        assert await adding is ErrorCode.NONE
 
     transactions.play(scenario)
 
 
 @pytest.mark.parametrize("resigns", [True, False])
-def test_a_wait_ends_with_the_leadership_and_after_its_time(
-    resigns: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_ends_with_the_leadership_and_after_its_time(resigns: bool) -> None:
     async def scenario(world: World) -> None:
         partition = MemoryPartition(0)
         journal = Journal(partition, "group", QuietLog(logging.getLogger(__name__), world.clock))  # type: ignore[arg-type]  # a fake
         partition.end_offset = 3
         partition.hold()
         partition.end_offset = 4
-        if not resigns:
-            monkeypatch.setattr(journal_module, "REPLICATION_TIMEOUT_S", 0.0)
         waiting = asyncio.create_task(journal.settled())
         await asyncio.sleep(0)
         if resigns:
@@ -184,7 +183,7 @@ def test_a_real_partition_wakes_who_waits_for_its_high_watermark(
             await journal.settled()
             # A record that no other replica has yet.
             partition.log.append(batch(), leader_epoch=0)
-            waiting = await _waits(journal.settled(wrote=False))
+            waiting = await _waits(journal.settled())
             if goes:
                 partition.gone()
                 with pytest.raises(CoordinatorFault) as refused:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from strandline.broker.coordination.transactions.lost_ends import (
+from strandline.broker.coordination.transactions.power_loss.lost_ends import (
     Ending,
     OpenTransaction,
     abort_unknown,

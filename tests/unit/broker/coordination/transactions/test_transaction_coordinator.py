@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 
+from strandline.broker.cluster.metadata.image import MetadataDelta
 from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.runtime.slots import coordinating_partition
 from strandline.broker.coordination.transactions.config import TransactionConfig
-from strandline.broker.coordination.transactions.lost_ends import (
+from strandline.broker.coordination.transactions.ends import MARKERS_PER_TURN_MAX
+from strandline.broker.coordination.transactions.markers import EndMarker
+from strandline.broker.coordination.transactions.power_loss.lost_ends import (
     DecidedEnd,
     OpenTransaction,
 )
-from strandline.broker.coordination.transactions.markers import EndMarker
-from strandline.broker.coordination.transactions.power_loss_repair import ENDS_PER_TURN_MAX
+from strandline.broker.coordination.transactions.power_loss.repair import ENDS_PER_TURN_MAX
 from strandline.broker.coordination.transactions.records import TransactionRecord, encode_record
 from strandline.broker.coordination.transactions.transaction import (
     PRODUCER_EPOCH_MAX,
@@ -30,10 +32,9 @@ from strandline.broker.coordination.transactions.transaction import (
     TransactionVersion,
 )
 from strandline.broker.coordination.transactions.transaction_coordinator import (
-    MARKERS_PER_TURN_MAX,
-    Confirmation,
     TransactionCoordinator,
 )
+from strandline.broker.coordination.transactions.verification import Confirmation
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.concurrency import turns
@@ -109,6 +110,7 @@ class TransactionWorld(World):
             self,  # type: ignore[arg-type]  # likewise
             self,  # type: ignore[arg-type]  # likewise
             self.markers,  # type: ignore[arg-type]  # likewise
+            self.markers,  # type: ignore[arg-type]  # likewise
             node_id=1,
             clock=self.clock,
             reads=self.executor,
@@ -130,7 +132,7 @@ class TransactionWorld(World):
         while True:
             await asyncio.sleep(0.002)
             try:
-                list(coordinator.transactions())
+                await coordinator.transactions()
             except CoordinatorFault:
                 continue
             await asyncio.sleep(0.02)
@@ -146,7 +148,7 @@ async def begun(
 ) -> ProducerIdentity:
     """A producer with a transaction over these partitions."""
     producer = await coordinator.init_producer(name, timeout_ms=TIMEOUT_MS, expected=None)
-    code = coordinator.add_partitions(name, producer, set(partitions), V2)
+    code = await coordinator.add_partitions(name, producer, set(partitions), V2)
     assert code is ErrorCode.NONE
     return producer
 
@@ -216,7 +218,7 @@ def test_a_marker_that_cannot_be_written_is_tried_until_it_can() -> None:
         # The outcome is certain, so the producer need not wait.
         next_one = await coordinator.end("tx", producer, COMMIT, V2)
         assert state_of(coordinator) is TransactionState.PREPARE_COMMIT
-        code = coordinator.add_partitions("tx", next_one, {A}, V2)
+        code = await coordinator.add_partitions("tx", next_one, {A}, V2)
         assert code is ErrorCode.CONCURRENT_TRANSACTIONS
         world.markers.codes.clear()
         while state_of(coordinator) is not TransactionState.COMPLETE_COMMIT:
@@ -264,7 +266,7 @@ def test_after_an_unclean_stop_the_next_producer_has_an_id_that_nobody_had(is_cl
         world.close(is_clean=is_clean)
         coordinator = await world.restarted()
         # The one that goes on is the one that the coordinator knows.
-        assert coordinator.add_partitions("tx", first, {A}, V2) is ErrorCode.NONE
+        assert await coordinator.add_partitions("tx", first, {A}, V2) is ErrorCode.NONE
         recovered = await coordinator.end("tx", first, COMMIT, V2)
         assert recovered.producer_id == first.producer_id
         second = await begin_again(coordinator)
@@ -287,7 +289,7 @@ def test_an_id_that_is_behind_the_logs_is_retired(is_open: bool) -> None:
         coordinator = await world.restarted()
         ended = TransactionState.COMPLETE_ABORT if is_open else TransactionState.COMPLETE_COMMIT
         assert state_of(coordinator) is ended
-        code = coordinator.add_partitions("tx", producer, {A}, V2)
+        code = await coordinator.add_partitions("tx", producer, {A}, V2)
         assert code is ErrorCode.PRODUCER_FENCED
         assert (await begin_again(coordinator)).producer_id != producer.producer_id
         assert state_of(coordinator, "other") is TransactionState.ONGOING
@@ -366,6 +368,23 @@ def left_open(partition: TopicPartition, producer_id: int, first_offset: int) ->
     )
 
 
+@pytest.mark.parametrize("replicas", [(1,), (1, 2), (2,)])
+def test_a_lone_replica_alone_ends_what_a_crash_left_open(replicas: tuple[int, ...]) -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        await begin_again(world.transactions())
+        topic, delta = world.image.topics[TRANSACTION_TOPIC], MetadataDelta(world.image)
+        shared = replace(topic.partitions[1], replicas=replicas, isr=replicas, leader=replicas[0])
+        delta.set_topic(replace(topic, partitions=(topic.partitions[0], shared)))
+        world.image = delta.image()
+        world.markers.left_open = [left_open(A, 1000, 0)]
+        coordinator = await world.restarted()
+        assert not coordinator.lacks_ends
+        ended = [A] if replicas == (1,) else []
+        assert [where for where, *_ in world.markers.written] == ended
+
+    play(scenario)
+
+
 def test_after_a_crash_the_ends_of_many_open_transactions_leave_turns_of_the_loop_to_others() -> (
     None
 ):
@@ -416,7 +435,7 @@ def test_after_a_crash_each_open_transaction_is_compared_with_few_of_the_ends_in
             # Later ends are further on in their logs.
             world.markers.end_offset = round_number + 1
             for producer, one in zip(producers, partitions, strict=True):
-                before.add_partitions(str(one), producer, {one}, V1)
+                await before.add_partitions(str(one), producer, {one}, V1)
                 await before.end(str(one), producer, COMMIT, V1)
         # The marker of the last one is lost.
         world.markers.left_open = [
@@ -453,7 +472,7 @@ def test_no_transaction_begins_in_a_partition_before_the_one_that_is_open_there_
         coordinator = world.transactions()
         producer = await begin_again(coordinator)
         assert producer == world.markers.left_open[0].producer
-        code = coordinator.add_partitions("tx", producer, {A, B}, V1)
+        code = await coordinator.add_partitions("tx", producer, {A, B}, V1)
         assert code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         running = asyncio.create_task(coordinator.run())
         while coordinator.is_settling(A):
@@ -496,7 +515,7 @@ def test_a_producer_whose_epochs_are_used_up_goes_on_under_another_id() -> None:
         used = []
         for _ in range(4):
             used.append(producer)
-            assert coordinator.add_partitions("tx", producer, {A}, V2) is ErrorCode.NONE
+            assert await coordinator.add_partitions("tx", producer, {A}, V2) is ErrorCode.NONE
             ended, producer = producer, await coordinator.end("tx", producer, COMMIT, V2)
             # Also for one that did not see the answer.
             assert await coordinator.end("tx", ended, COMMIT, V2) == producer
@@ -609,7 +628,7 @@ def test_a_record_that_cannot_be_written_changes_nothing(
         world.fail(failure)
         assert await code_of(coordinator.end("tx", producer, COMMIT, V2)) is code
         assert await code_of(begin_again(coordinator)) is code
-        assert coordinator.add_partitions("tx", producer, {B}, V2) is code
+        assert await coordinator.add_partitions("tx", producer, {B}, V2) is code
         # Not even the epoch, however often a producer tries to fence the one before it.
         assert await code_of(begin_again(coordinator)) is code
         found = coordinator.find("tx")
@@ -633,7 +652,9 @@ def test_a_transaction_that_times_out_is_aborted_and_its_producer_fenced() -> No
         while state_of(coordinator) is not TransactionState.COMPLETE_ABORT:
             await asyncio.sleep(0.002)
         assert [end for _, end, _ in world.markers.written] == [ABORT]
-        assert coordinator.add_partitions("tx", producer, {A}, V2) is ErrorCode.PRODUCER_FENCED
+        assert (
+            await coordinator.add_partitions("tx", producer, {A}, V2) is ErrorCode.PRODUCER_FENCED
+        )
 
     play(scenario)
 
@@ -702,7 +723,7 @@ def test_more_idle_ids_than_one_turn_forgets_go_all_the_same(
         for name in map(str, range(50)):
             await coordinator.init_producer(name, timeout_ms=TIMEOUT_MS, expected=None)
         world.clock.advance_ms(CONFIG.expiration_ms + CONFIG.expiration_check_interval_ms)
-        while list(coordinator.transactions()):
+        while await coordinator.transactions():
             await asyncio.sleep(0.002)
 
     play(scenario)
@@ -715,12 +736,10 @@ def test_no_id_is_served_before_its_log_is_read() -> None:
         restarted = world.transactions()
         assert await code_of(begin_again(restarted)) is loading
         assert await code_of(restarted.end("tx", producer, COMMIT, V2)) is loading
-        assert restarted.add_partitions("tx", producer, {A}, V2) is loading
-        assert restarted.verify_partitions("tx", producer, {A}) == {A: loading}
-        for ask in (lambda: restarted.find("tx"), restarted.transactions):
-            with pytest.raises(CoordinatorFault) as refused:
-                ask()
-            assert refused.value.error_code is loading
+        assert await restarted.add_partitions("tx", producer, {A}, V2) is loading
+        assert await restarted.verify_partitions("tx", producer, {A}) == {A: loading}
+        assert await code_of(restarted.describe("tx")) is loading
+        assert await code_of(restarted.transactions()) is loading
 
     play(scenario)
 
@@ -732,8 +751,8 @@ def test_an_empty_id_is_no_id() -> None:
         invalid = ErrorCode.INVALID_REQUEST
         assert await code_of(begin_again(coordinator, name="")) is invalid
         assert await code_of(coordinator.end("", producer, COMMIT, V2)) is invalid
-        assert coordinator.add_partitions("", producer, {A}, V2) is invalid
-        assert coordinator.verify_partitions("", producer, {A}) == {A: invalid}
+        assert await coordinator.add_partitions("", producer, {A}, V2) is invalid
+        assert await coordinator.verify_partitions("", producer, {A}) == {A: invalid}
 
     play(scenario)
 
@@ -747,8 +766,10 @@ def test_a_restart_knows_every_transaction() -> None:
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         )
         loaded = await world.restarted()
-        assert {one.transactional_id: one.identity for one in loaded.transactions()} == producers
-        assert {one.partitions for one in loaded.transactions()} == {frozenset({A})}
+        assert {
+            one.transactional_id: one.identity for one in await loaded.transactions()
+        } == producers
+        assert {one.partitions for one in await loaded.transactions()} == {frozenset({A})}
         assert await code_of(loaded.end("1", producers["1"], COMMIT, V2)) is ErrorCode.NONE
 
     play(scenario)

@@ -35,15 +35,21 @@ from itertools import islice
 from strandline.broker.cluster.metadata.image import TopicImage
 from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.coordination.transactions import transaction as rules
-from strandline.broker.coordination.transactions.lost_ends import (
+from strandline.broker.coordination.transactions.markers import (
+    EndMarker,
+    LocalMarkers,
+    log_missing_marker,
+)
+from strandline.broker.coordination.transactions.power_loss.left_open import LeftOpen
+from strandline.broker.coordination.transactions.power_loss.lost_ends import (
     DecidedEnd,
     OpenTransaction,
     abort_unknown,
+    decided_ends,
     end_again,
     is_coordinated,
     may_end,
 )
-from strandline.broker.coordination.transactions.markers import EndMarker, LocalMarkers
 from strandline.broker.coordination.transactions.shard import TransactionShard
 from strandline.broker.coordination.transactions.transaction import (
     ProducerIdentity,
@@ -57,6 +63,7 @@ from strandline.storage.crash_points import (
     crash_point,
 )
 from strandline.storage.model import TopicPartition
+from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
@@ -78,25 +85,28 @@ class PowerLossRepair:
     def __init__(
         self,
         markers: LocalMarkers,
-        log_missing_marker: Callable[[str, TopicPartition, ErrorCode], None],
+        left_open: LeftOpen,
+        quiet_log: QuietLog,
         *,
         node_id: int,
         is_gone: Callable[[TopicPartition], bool],
         retire: Callable[[Transaction], bool],
     ) -> None:
-        """`log_missing_marker` is told the producer, the partition, and why it took no marker.
+        """`is_gone` says whether a partition was deleted.
 
-        `is_gone` says whether a partition was deleted. `retire` writes a transactional id without
-        its producer id; returns whether it could.
+        `retire` writes a transactional id without its producer id; returns whether it could.
         """
         self._markers = markers
+        self._logs = left_open
         self._node_id = node_id
         self._is_gone = is_gone
         self._retire = retire
-        self._log_missing_marker = log_missing_marker
+        self._quiet_log = quiet_log
         # What was left open, by partition, until step 5 is done with it; those not asked for
         # longest come first.
         self._left_open: dict[TopicPartition, list[OpenTransaction]] = {}
+        # The ends in the logs of the transactions that may be theirs.
+        self._decided: list[DecidedEnd] = []
         self.restart()
         # Transactional ids whose state was loaded after an unclean stop, until InitProducerId.
         self._may_be_old: set[str] = set()
@@ -107,11 +117,6 @@ class PowerLossRepair:
         """Whether an open transaction of this partition may still get its lost end."""
         # Asked for each batch of a transaction, and nearly always empty: hashing takes longer.
         return bool(self._left_open) and partition in self._left_open
-
-    def is_missed(self, decided: DecidedEnd) -> bool:
-        """Whether something that was left open may have lost the marker of this end."""
-        left = self._left_open.get(decided.log_end.partition, ())
-        return any(may_end(decided, one) for one in left)
 
     @property
     def lacks_ends(self) -> bool:
@@ -152,7 +157,7 @@ class PowerLossRepair:
         """
         if self._progress is _Progress.DONE or current is None or current.identity != producer:
             return False
-        if await self._markers.producers_above({producer.producer_id: producer.epoch}):
+        if await self._logs.producers_above({producer.producer_id: producer.epoch}):
             return True
         return any(
             one.producer.producer_id == producer.producer_id and not is_coordinated(one, current)
@@ -160,7 +165,14 @@ class PowerLossRepair:
             for one in left
         )
 
-    # --- what it tells -----------------------------------------------------------------------
+    # --- what it is told -----------------------------------------------------------------------
+
+    def note_record(self, transaction: Transaction) -> None:
+        """A record is loaded: step 4."""
+        for decided in decided_ends(transaction) if self._left_open else ():
+            left = self._left_open.get(decided.log_end.partition, ())
+            if any(may_end(decided, one) for one in left):
+                self._decided.append(decided)
 
     def note_loaded(self, slot: Slot[TransactionShard]) -> None:
         if not slot.partition.log.local.recovery_report.clean_shutdown:
@@ -169,9 +181,10 @@ class PowerLossRepair:
     def restart(self) -> None:
         """All is loaded anew: logs were opened again, and may have lost their ends."""
         found: defaultdict[TopicPartition, list[OpenTransaction]] = defaultdict(list)
-        for opened in self._markers.open_after_crash():
+        for opened in self._logs.open_after_crash():
             found[opened.partition].append(opened)
         self._left_open = dict(found)
+        self._decided.clear()
         self._progress = _Progress.WAITS
 
     def note_restarted_log(self) -> None:
@@ -193,41 +206,39 @@ class PowerLossRepair:
         if topic is None or not self._is_alone(topic):
             # No transaction was coordinated here alone: others know what is open.
             self._left_open.clear()
+            self._decided.clear()
             self._progress = _Progress.DONE
             return False
         present = slots.all()
         if len(present) < topic.partition_count or not all(slot.is_loaded for slot in present):
             return False
-        shards = [slot.shard for slot in present]
-        ids = {one.producer_id: one for shard in shards for one in shard}
-        decided = [end for shard in shards for end in shard.decided_ends]
+        ids = {one.producer_id: one for slot in present for one in slot.shard}
         left_before = len(self._left_open)
-        unknown = self._end_some(ids, decided)
+        unknown = self._end_some(ids)
         is_onward = 0 < len(self._left_open) < left_before
         epochs = {key: one.epoch for key, one in ids.items()}
-        outrun = await self._markers.producers_above(epochs)
+        outrun = await self._logs.producers_above(epochs)
         left = [one for one in map(ids.get, unknown | outrun) if one is not None and _has_next(one)]
         is_onward |= self._retire_some(left)
         if not left and not self._left_open:
+            self._decided.clear()
             self._progress = _Progress.DONE
-            for shard in shards:
-                shard.decided_ends.clear()
         return is_onward
 
     def _is_alone(self, topic: TopicImage) -> bool:
         return all(one.replicas == (self._node_id,) for one in topic.partitions)
 
-    def _end_some(self, ids: Mapping[int, Transaction], decided: Iterable[DecidedEnd]) -> set[int]:
+    def _end_some(self, ids: Mapping[int, Transaction]) -> set[int]:
         """Step 5; returns the producers of transactions that nobody knows.
 
-        `ids` are all transactional ids by producer id, `decided` is what their log has decided.
+        `ids` are all transactional ids by producer id.
         """
         unknown: set[int] = set()
         for partition in tuple(islice(self._left_open, ENDS_PER_TURN_MAX)):
             left = [
                 one
                 for one in self._left_open[partition]
-                if not self._is_ended(one, ids, decided, unknown) and not self._is_gone(partition)
+                if not self._is_ended(one, ids, unknown) and not self._is_gone(partition)
             ]
             del self._left_open[partition]
             if left:
@@ -238,16 +249,15 @@ class PowerLossRepair:
         self,
         opened: OpenTransaction,
         ids: Mapping[int, Transaction],
-        decided: Iterable[DecidedEnd],
         unknown: set[int],
     ) -> bool:
         """Ends one transaction unless the coordinator does so; returns whether that is done.
 
         Adds its producer to `unknown` if nobody knows it.
         """
-        if not self._markers.is_open(opened):
+        if not self._logs.is_open(opened):
             return True
-        ending = end_again(opened, decided)
+        ending = end_again(opened, self._decided)
         if ending is None:
             transaction = ids.get(opened.producer.producer_id)
             if transaction is not None and is_coordinated(opened, transaction):
@@ -263,7 +273,7 @@ class PowerLossRepair:
         code = self._markers.write(marker, opened.partition)
         if code is not ErrorCode.NONE:
             whose = f"producer {opened.producer.producer_id}"
-            self._log_missing_marker(whose, opened.partition, code)
+            log_missing_marker(self._quiet_log, whose, opened.partition, code)
             return False
         fields = {
             "partition": str(opened.partition),
