@@ -72,7 +72,7 @@ OPERATOR = (
     Question(
         "How do I encrypt the connections of clients?",
         "how-to/secure.md#tls",
-        "ssl_certificate ",
+        "ssl.keystore.location=/etc/strandline/tls/broker.pem",
     ),
     Question(
         "How much RAM does it need?",
