@@ -47,6 +47,8 @@ LATE_IMPORTS = {
     r"(pyarrow|pyspark|py4j|fsspec|fastavro|google\.protobuf)(\..*)?": "extras of the lake: 1 s",
     r"(confluent_kafka|strandline\.broker\.tools\.client\.(cluster|acls))(\..*)?": "extra",
     r"(cramjam|lz4\.frame|zstandard|re2)": "2 ms each; few brokers need one of them at once",
+    r"strandline\.broker\.tls\.renewal": "5 ms; only listeners with TLS need it",
+    r"strandline\.broker\.tls\.pkcs12": "30 ms, with cryptography; only PKCS12 needs it",
     r"multiprocessing\.connection": "4 ms; only a broker with children, or a child, needs it",
     r"strandline\.broker\.(server|config)\..*": "0.2 s; `serve` and `restore` need the broker",
     r"strandline\.broker\.handlers\.authorization\..*": "only a broker with an authorizer",

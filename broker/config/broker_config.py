@@ -30,6 +30,7 @@ from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.network.config import NetworkConfig
 from strandline.broker.quotas.cold_pace import PaceConfig
 from strandline.broker.quotas.quotas import ConnectionRates, QuotaWindows
+from strandline.broker.tls.config import TlsConfig
 from strandline.storage.config.definition import section
 from strandline.storage.local.cleaner.cleaner import CleanerConfig
 from strandline.storage.remote.reader.config import ColdReaderConfig
@@ -37,6 +38,7 @@ from strandline.storage.tiering.partition.config import TieringConfig
 
 # Headings of docs/reference/configuration.md.
 _NETWORK = "Identity and listeners"
+_TLS = "TLS"
 _CONNECTIONS = "Connections and requests"
 _TOPICS = "Topics"
 _LOG = "Log folders and background work"
@@ -57,6 +59,7 @@ class BrokerConfig:
     sasl: SaslConfig = section(SaslConfig, _NETWORK)
     authorizer: AuthorizerConfig = section(AuthorizerConfig, _NETWORK)
     audit: AuditConfig = section(AuditConfig, _NETWORK)
+    tls: TlsConfig = section(TlsConfig, _TLS)
 
     network: NetworkConfig = section(NetworkConfig, _CONNECTIONS)
     connection_rates: ConnectionRates = section(ConnectionRates, _CONNECTIONS)

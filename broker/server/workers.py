@@ -14,6 +14,7 @@
     expiration (remote.log.manager.expiration.thread.pool.size)  deletes in the archive
     cleaner (log.cleaner.threads)  one compacting child process each
     decoding (1)   large requests
+    handshakes (2)  of TLS
     moves (1)      copies of partitions for another log folder
     logins (1)     keys of the providers of tokens, and files of users
 
@@ -43,6 +44,9 @@ SYNC_THREADS = 8
 # decompressed batch.
 RECORD_THREADS = 2
 
+# A handshake is a millisecond of OpenSSL, which releases the GIL meanwhile.
+HANDSHAKE_THREADS = 2
+
 MakePool: TypeAlias = Callable[[int, str], Pool]
 
 
@@ -70,6 +74,7 @@ class Workers:
     """All pools of the broker, in the order in which they are stopped."""
 
     decoding: Pool
+    handshakes: Pool
     reader: Pool
     lookups: Pool
     records: Pool
@@ -104,6 +109,7 @@ class Workers:
             expiration=pool(config.tiering.expiration_threads, "expiration"),
             cleaner=pool(max(1, config.cleaner.threads), "cleaner"),
             decoding=pool(1, "decoding"),
+            handshakes=pool(HANDSHAKE_THREADS, "handshakes"),
             moves=pool(1, "moves"),
             logins=pool(1, "logins"),
         )
