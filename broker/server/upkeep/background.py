@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import islice
 
@@ -25,6 +25,7 @@ from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.server.workers import SYNC_THREADS
 from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.tasks import side_by_side
 from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local.log.log import LocalLog
@@ -127,28 +128,27 @@ class LogUpkeep:
         leader epochs.
         """
         quiet_log = QuietLog(log, self._clock)
-        rounds: dict[LogDir, asyncio.Task[None]] = {}
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                await asyncio.sleep(FLUSH_CHECK_S)
-                rounds = {folder: one for folder, one in rounds.items() if not one.done()}
-                now_s = self._clock.monotonic_s()
-                for folder, due in (await self._due(rounds.keys(), now_s)).items():
-                    rounds[folder] = tasks.create_task(
-                        self._flush_folder(folder, due, quiet_log, now_s)
-                    )
+        # A loop for each: a disk that hangs delays that of its folder alone.
+        await side_by_side(
+            *(self._flush_folder_forever(one, quiet_log) for one in self._log_dirs.directories)
+        )
 
-    async def _due(self, busy: Collection[LogDir], now_s: float) -> dict[LogDir, list[Partition]]:
-        """Returns the partitions with something to sync, by folders that are not at work."""
-        idle = {one.path: one for one in self._log_dirs.directories if one not in busy}
-        found: dict[LogDir, list[Partition]] = {}
-        async for partition in in_turns(self._replicas.partitions()):
-            local = partition.log.local
-            folder = idle.get(local.directory.parent)
-            if folder is not None and (
-                local.leader_epochs.is_unwritten or _must_be_flushed(local, now_s)
+    async def _flush_folder_forever(self, folder: LogDir, quiet_log: QuietLog) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_CHECK_S)
+            now_s = self._clock.monotonic_s()
+            await self._flush_folder(folder, await self._due(folder, now_s), quiet_log, now_s)
+
+    async def _due(self, folder: LogDir, now_s: float) -> list[Partition]:
+        """Returns the partitions of a folder with something to sync."""
+        found: list[Partition] = []
+        async for key in in_turns(tuple(folder.logs)):
+            partition = self._replicas.partition(key.topic, key.partition)
+            if partition is not None and (
+                partition.log.local.leader_epochs.is_unwritten
+                or _must_be_flushed(partition.log.local, now_s)
             ):
-                found.setdefault(folder, []).append(partition)
+                found.append(partition)
         return found
 
     async def _flush_folder(

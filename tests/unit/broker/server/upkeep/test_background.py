@@ -33,6 +33,7 @@ from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.local.log_dirs.log_dir import LogDir
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.model import TopicPartition
 from tests.sim.loop import VirtualClock, run
 from tests.sim.pools import InlinePool, JobTime, TimedPool
 from tests.unit.storage.local.builders import fill, open_log
@@ -91,11 +92,12 @@ def test_a_roll_waits_for_no_record_behind_it_unless_flush_messages_is_due(
 
     partition = SimpleNamespace(log=SimpleNamespace(local=log), flush=flush)
     folder = LogDir(log.directory.parent, lock_descriptor=-1)
+    folder.logs[log.topic_partition] = log
 
     async def a_minute() -> None:
         clock = VirtualClock()
         upkeep = LogUpkeep(
-            cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
+            cast(ReplicaManager, SimpleNamespace(partition=lambda *_: partition)),
             cast(LogDirs, SimpleNamespace(directories=[folder])),
             controller=cast(ControllerClient, None),
             running=cast(RunningConfig, None),
@@ -129,12 +131,14 @@ def test_a_folder_that_hangs_delays_no_flush_of_another(tmp_path: Path) -> None:
         return SimpleNamespace(log=SimpleNamespace(local=local), flush=flush)
 
     folders = [LogDir(one.directory.parent, lock_descriptor=-1) for one in logs]
+    for number, (folder, one) in enumerate(zip(folders, logs, strict=True)):
+        folder.logs[TopicPartition("t", number)] = one
     partitions = [partition_of(one) for one in logs]
 
     async def some_rolls() -> None:
         clock = VirtualClock()
         upkeep = LogUpkeep(
-            cast(ReplicaManager, SimpleNamespace(partitions=lambda: partitions)),
+            cast(ReplicaManager, SimpleNamespace(partition=lambda _, index: partitions[index])),
             cast(LogDirs, SimpleNamespace(directories=folders)),
             controller=cast(ControllerClient, None),
             running=cast(RunningConfig, None),
