@@ -15,6 +15,8 @@ from strandline.broker.handlers.produce.confirmed_partitions import transactiona
 from strandline.broker.protocol.messages.produce import ProduceRequest, ProduceTopic
 from strandline.broker.security.acl import AclOperation, ResourceKind
 
+_WRITE, _TOPIC = AclOperation.WRITE, ResourceKind.TOPIC
+
 
 def may_write_transaction(request: ProduceRequest, access: Access) -> bool:
     """Returns whether its transactional id may be used; it is not if no batch is part of it."""
@@ -41,6 +43,5 @@ def denied_topics(
     return [
         topic
         for topic in topics
-        if (name := topic.name or name_of(topic.topic_id))
-        and not access.may(AclOperation.WRITE, ResourceKind.TOPIC, name)
+        if (name := topic.name or name_of(topic.topic_id)) and not access.may(_WRITE, _TOPIC, name)
     ]
