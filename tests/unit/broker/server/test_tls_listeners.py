@@ -74,7 +74,7 @@ TRUST = ("ssl.truststore.type=PEM", "ssl.truststore.location=@authority.pem")
 )
 def test_files_of_each_format_are_read(folder: Path, settings: tuple[str, ...]) -> None:
     (listener,) = TlsListeners(load(folder, *settings)).by_name.values()
-    assert isinstance(listener.context, ssl.SSLContext)
+    assert isinstance(listener.loaded.context, ssl.SSLContext)
 
 
 def test_a_key_and_certificates_may_be_texts(folder: Path) -> None:
@@ -90,8 +90,8 @@ def test_a_key_and_certificates_may_be_texts(folder: Path) -> None:
         f"ssl.truststore.certificates={(folder / 'authority.pem').read_text()}",
         "ssl.client.auth=required",
     )
-    assert TlsListeners(config).by_name["SSL"].context.verify_mode is ssl.CERT_REQUIRED
-    assert key not in repr(TlsListeners(config).by_name["SSL"])
+    assert TlsListeners(config).by_name["SSL"].loaded.context.verify_mode is ssl.CERT_REQUIRED
+    assert key not in repr(TlsListeners(config).by_name["SSL"].loaded)
 
 
 @pytest.mark.parametrize(
