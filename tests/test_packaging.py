@@ -182,7 +182,7 @@ LAZY = {
     "strandline.storage.records.kernels.survey",
 }
 EXTRAS = {"numba", "numpy", "pyarrow", "pandas", "pyspark", "s3fs", "fsspec", "aiobotocore"}
-EXTRAS.add("confluent_kafka")
+EXTRAS.update({"confluent_kafka", "joserfc", "cryptography"})
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):

@@ -39,14 +39,19 @@ ROOM_FILES_MAX = 16
 # What may be imported inside a function, and why.
 LATE_IMPORTS = {
     r"(boto3|botocore|urllib3)(\..*)?": "0.26 s; only S3 needs them",
+    r"(joserfc|urllib\.request|http\.client|ssl)(\..*)?": "20 ms each; only providers of tokens",
+    r"strandline\.broker\.security\.oauth": "10 ms; only listeners with OAUTHBEARER need it",
+    r"strandline\.broker\.audit\.record": "few brokers keep a record",
+    r"strandline\.broker\.handlers\.audit\.(changes|traffic)": "few brokers keep a record",
     r"numpy": "0.26 s; only compiled kernels need it",
     r"(pyarrow|pyspark|py4j|fsspec|fastavro|google\.protobuf)(\..*)?": "extras of the lake: 1 s",
-    r"(confluent_kafka|strandline\.broker\.tools\.client\.cluster)(\..*)?": "an extra of the tools",
+    r"(confluent_kafka|strandline\.broker\.tools\.client\.(cluster|acls))(\..*)?": "extra",
     r"(cramjam|lz4\.frame|zstandard|re2)": "2 ms each; few brokers need one of them at once",
     r"strandline\.broker\.tls\.renewal": "5 ms; only listeners with TLS need it",
     r"strandline\.broker\.tls\.pkcs12": "30 ms, with cryptography; only PKCS12 needs it",
     r"multiprocessing\.connection": "4 ms; only a broker with children, or a child, needs it",
     r"strandline\.broker\.(server|config)\..*": "0.2 s; `serve` and `restore` need the broker",
+    r"strandline\.broker\.handlers\.authorization\..*": "only a broker with an authorizer",
     r"strandline\.broker\.commands\..*": "40 to 130 ms; a command loads itself alone",
     r"strandline\.broker\.tools\.commands\..*": "30 ms; `serve` needs none of it",
     r"strandline\.storage\.(local\.inspect|tiering\.audit)(\..*)?": "see commands",
@@ -470,7 +475,7 @@ def requirements_of(*extras: str) -> list[Requirement]:
 @pytest.mark.parametrize(
     ("lock", "extras"),
     [
-        ("requirements/broker.lock", ()),
+        ("requirements/broker.lock", ("oauth",)),
         ("requirements/demo.lock", ("demo",)),
         ("requirements/dev.lock", ("dev",)),
     ],

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from strandline.broker.audit.config import AuditConfig
+from strandline.broker.authorization.config import AuthorizerConfig
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.config.listeners import Listener
 from strandline.broker.config.sections import (
@@ -55,6 +57,8 @@ class BrokerConfig:
 
     identity: IdentityConfig = section(IdentityConfig, _NETWORK)
     sasl: SaslConfig = section(SaslConfig, _NETWORK)
+    authorizer: AuthorizerConfig = section(AuthorizerConfig, _NETWORK)
+    audit: AuditConfig = section(AuditConfig, _NETWORK)
     tls: TlsConfig = section(TlsConfig, _TLS)
 
     network: NetworkConfig = section(NetworkConfig, _CONNECTIONS)

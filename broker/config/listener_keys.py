@@ -22,17 +22,29 @@ from strandline.broker.config.listeners import (
     protocol_of,
 )
 from strandline.broker.config.table import BROKER_CONFIGS
-from strandline.broker.security.jaas import check_scram, plain_passwords
+from strandline.broker.security.jaas import (
+    check_scram,
+    check_token_handler,
+    oauth_options,
+    plain_passwords,
+)
+from strandline.broker.security.oauth_config import OAuthConfig
 from strandline.broker.tls.config import NONE, TlsConfig
 from strandline.storage.config.definition import ConfigDef, ValueType, keys_of, with_values
 
 PREFIX = "listener.name."
+USERS_FILE = "strandline.sasl.plain.users.file"
 SCOPED = (
     "max.connection.creation.rate",
     "max.connections",
     "sasl.enabled.mechanisms",
-    "connections.max.reauth.ms",
+    USERS_FILE,
     *(definition.name for definition in keys_of(TlsConfig)),
+)
+# They may be set for one mechanism too: listener.name.<name>.oauthbearer.<key>.
+_OF_MECHANISMS = (
+    "connections.max.reauth.ms",
+    *(definition.name for definition in keys_of(OAuthConfig)),
 )
 # Those of TLS that can be altered while a listener serves (SslConfigs.RECONFIGURABLE_CONFIGS), and
 # only for it. Kafka's others are passwords: the metadata lies in the bucket.
@@ -44,15 +56,25 @@ RENEWABLE = (
     "strandline.ssl.crl.location",
 )
 PLAIN_USERS = "plain.sasl.jaas.config"
+OAUTH_LOGIN = "oauthbearer.sasl.jaas.config"
 
 # Keys that only listeners have, and the parser of each.
 _OF_LISTENERS: Mapping[str, Callable[[str], object]] = {
     PLAIN_USERS: plain_passwords,
     "scram-sha-256.sasl.jaas.config": check_scram,
     "scram-sha-512.sasl.jaas.config": check_scram,
+    OAUTH_LOGIN: oauth_options,
+    "oauthbearer.sasl.server.callback.handler.class": check_token_handler,
 }
-_KEYS = "|".join(re.escape(key) for key in (*SCOPED, *_OF_LISTENERS))
+_MECHANISM = r"(?:(?:plain|scram-sha-256|scram-sha-512|oauthbearer)\.)?"
+_KEYS = "|".join(
+    [
+        *(re.escape(key) for key in (*SCOPED, *_OF_LISTENERS)),
+        *(f"{_MECHANISM}{re.escape(key)}" for key in _OF_MECHANISMS),
+    ]
+)
 _SCOPED_KEY = re.compile(rf"listener\.name\.(?P<listener>[a-z0-9_.-]+?)\.(?P<key>{_KEYS})")
+_MECHANISM_PREFIX = re.compile(_MECHANISM)
 
 
 def broker_config(name: str) -> ConfigDef | None:
@@ -73,6 +95,8 @@ def broker_config(name: str) -> ConfigDef | None:
             nullable=True,
             convert=_OF_LISTENERS[key],
         )
+    if key not in BROKER_CONFIGS:
+        key = _MECHANISM_PREFIX.sub("", key, count=1)
     scoped = replace(BROKER_CONFIGS[key], name=name, default="", nullable=True)
     return replace(scoped, dynamic=True) if key in RENEWABLE else scoped
 
@@ -81,6 +105,12 @@ def of_listener(given: Mapping[str, str], listener: str, key: str) -> str | None
     """Returns the value set for one listener alone; None if there is none."""
     text = given.get(f"{PREFIX}{listener.lower()}.{key}", "").strip()
     return text or None
+
+
+def of_mechanism(given: Mapping[str, str], listener: str, mechanism: str, key: str) -> str | None:
+    """Returns the value set for one listener and mechanism, or for the listener; None if none."""
+    own = of_listener(given, listener, f"{mechanism.lower()}.{key}")
+    return own or of_listener(given, listener, key)
 
 
 def listeners_with(config: BrokerConfig, *protocols: str) -> Sequence[str]:

@@ -25,11 +25,12 @@ from strandline.broker.config.listeners import (
     parse_protocol_map,
     without_controllers,
 )
-from strandline.broker.config.properties import Property, parse_override, read_properties
+from strandline.broker.config.sasl_listeners import check_sasl
 from strandline.broker.config.table import BROKER_CONFIGS, TopicDefaultKey
 from strandline.broker.config.unsupported_keys import IGNORED, REFUSED, find_foreign
 from strandline.storage.config.definition import with_values
 from strandline.storage.config.log_config import LogConfig, nearest_name
+from strandline.storage.config.properties import Property, parse_override, read_properties
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.tiering.rewrite.scratch import SCRATCH_FOLDER
 from strandline.storage.urls import check_no_password
@@ -147,6 +148,11 @@ def _build(properties: Sequence[Property]) -> BrokerConfig:
         except InvalidConfig as error:
             faults.append(str(error))
     config = _settled(config, texts)
+    if not faults:
+        try:
+            check_sasl(config)
+        except InvalidConfig as error:
+            faults.append(str(error))
     try:
         LogConfig.resolve_checked(config.topics.properties).check_as_defaults()
     except InvalidConfig as error:
@@ -300,4 +306,5 @@ _CHECKS: Sequence[Callable[[BrokerConfig, _Given], BrokerConfig | None]] = (
     _check_archive,
     lambda config, _: config.cleaner.check(),
     lambda config, _: config.network.check(),
+    lambda config, _: config.authorizer.check(),
 )

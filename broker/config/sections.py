@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.broker.config.listeners import Listener, parse_metrics_listener
+from strandline.broker.security.oauth_config import OAuthConfig
 from strandline.storage.config.definition import (
     BOOLEAN,
     INT,
@@ -18,6 +19,7 @@ from strandline.storage.config.definition import (
     MIB,
     STRING,
     key,
+    section,
 )
 
 
@@ -79,16 +81,18 @@ class SaslConfig:
         "sasl.enabled.mechanisms",
         LIST,
         None,
-        "How clients of SASL listeners may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512. May be set"
-        " for one listener: listener.name.<name>.sasl.enabled.mechanisms. Kafka's default, GSSAPI,"
-        " is not served.",
+        "How clients of SASL listeners may log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512,"
+        " OAUTHBEARER. May be set for one listener: listener.name.<name>.sasl.enabled.mechanisms."
+        " Kafka's default, GSSAPI, is not served.",
     )
     lifetime_ms: int = key(
         "connections.max.reauth.ms",
         LONG,
         0,
         "Ms within which a client must renew a SASL login, or the broker closes the connection;"
-        " 0: the login lasts as long as the connection. May be set for one listener.",
+        " 0: the login lasts as long as the connection. A login by a token also ends with"
+        " it. May be set for one listener, or for one mechanism of it:"
+        " listener.name.<name>.oauthbearer.connections.max.reauth.ms.",
         minimum=0,
     )
     failed_delay_ms: int = key(
@@ -106,6 +110,15 @@ class SaslConfig:
         "Largest request of a client that has not logged in yet, in bytes.",
         minimum=1024,
     )
+    users_file: Path | None = key(
+        "strandline.sasl.plain.users.file",
+        STRING,
+        None,
+        "File of users of PLAIN: lines of name=password, beside those of sasl.jaas.config. The"
+        " broker looks every 10 s whether it changed. May be set for one listener.",
+        convert=Path,
+    )
+    oauth: OAuthConfig = section(OAuthConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

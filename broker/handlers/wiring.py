@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
 from strandline.broker.config.listeners import Listener
@@ -32,6 +33,9 @@ from strandline.broker.handlers.transactions.producers import TransactionHandler
 from strandline.broker.protocol.schema.api import SPECS, ApiKey
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
+if TYPE_CHECKING:
+    from strandline.broker.audit.record import AuditRecord
+
 # The dispatcher calls these directly.
 _DISPATCHED = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.API_VERSIONS})
 
@@ -47,10 +51,11 @@ def make_dispatcher(
     moves: ReplicaMoves,
     advertised: Callable[[str], Listener],
     decoding: Executor,
+    record: AuditRecord | None = None,
 ) -> Dispatcher:
     """Makes the dispatcher; `advertised` maps a listener to its address for clients.
 
-    Large requests are decoded in `decoding`.
+    Large requests are decoded in `decoding`. With a `record` it has who changed what.
     """
     metadata = MetadataHandlers(services, advertised)
     topics = TopicHandlers(services)
@@ -84,5 +89,16 @@ def make_dispatcher(
     }
     served = {spec.key for spec in SPECS.values()}
     assert handlers.keys() == served - _DISPATCHED, handlers.keys() ^ served
-    produce = ProduceHandler(services, transactions)
+    if services.authorizer is not None:
+        from strandline.broker.handlers.authorization.table import guarded_handlers
+
+        handlers = guarded_handlers(handlers, services)
+    if record is not None:
+        from strandline.broker.handlers.audit.changes import recorded_handlers
+        from strandline.broker.handlers.audit.traffic import RecordedProduce
+
+        handlers = recorded_handlers(handlers, record)
+        produce: ProduceHandler = RecordedProduce(services, transactions, record)
+    else:
+        produce = ProduceHandler(services, transactions)
     return Dispatcher(services, produce, fetch, handlers, decoding=decoding)

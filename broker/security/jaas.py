@@ -5,7 +5,7 @@
 
 Each `user_NAME` of PlainLoginModule is a user with a password. `username` and `password` are for
 logins at other brokers, of which there are none. ScramLoginModule needs no options: its users are
-in the metadata.
+in the metadata. OAuthBearerLoginModule has the certificates that its provider must show.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import re
 from strandline.storage.errors import InvalidConfig
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+OAUTH_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 _FLAGS = ("required", "requisite", "sufficient", "optional")
@@ -55,6 +56,33 @@ def check_scram(text: str) -> None:
     module, _ = parse_jaas(text)
     if module != SCRAM_MODULE:
         raise InvalidConfig(f"sasl.jaas.config: expected {SCRAM_MODULE}, not {module}")
+
+
+def oauth_options(text: str) -> dict[str, str]:
+    """Returns the options of an OAuthBearerLoginModule. Raises InvalidConfig.
+
+    `unsecuredLogin...` would ask for tokens without a signature, which are not served.
+    """
+    module, options = parse_jaas(text)
+    if module != OAUTH_MODULE:
+        raise InvalidConfig(f"sasl.jaas.config: expected {OAUTH_MODULE}, not {module}")
+    if any(name.startswith("unsecured") for name in options):
+        raise InvalidConfig("sasl.jaas.config: tokens without a signature are not served")
+    if options.get("ssl.truststore.type", "PEM").upper() != "PEM":
+        raise InvalidConfig('sasl.jaas.config: expected ssl.truststore.type="PEM"')
+    return options
+
+
+def check_token_handler(name: str) -> None:
+    """Raises InvalidConfig for another handler of tokens than Kafka's that checks signatures.
+
+    Kafka's default takes tokens without one.
+    """
+    if name.rpartition(".")[2] != "OAuthBearerValidatorCallbackHandler":
+        raise InvalidConfig(
+            "sasl.server.callback.handler.class: expected org.apache.kafka.common.security."
+            "oauthbearer.OAuthBearerValidatorCallbackHandler, which the broker does by itself"
+        )
 
 
 def _unquoted(text: str) -> str:

@@ -37,6 +37,9 @@ _FINAL = re.compile(
     rf"(?P<bare>c=(?P<channel>{_BASE64}),r={_NONCE}(?:,.*)?),p=(?P<proof>{_BASE64})"
 )
 
+# Kafka's extension of a login by a delegation token.
+_BY_TOKEN = "tokenauth=true"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramCredential:
@@ -141,6 +144,8 @@ class ScramExchange:
         if match is None:
             raise self._failed("the first message is malformed")
         self._user = match["user"].replace("=2C", ",").replace("=3D", "=")
+        if _BY_TOKEN in match["bare"].split(","):
+            raise self._failed("a login by a delegation token, of which there are none")
         if match["authzid"] not in (None, "", match["user"]):
             raise self._failed("one user cannot log in as another")
         credential = self._find(self._user)

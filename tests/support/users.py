@@ -19,7 +19,7 @@ ALICE, BOB, CAROL = "alice", "bob", "carol"
 PASSWORD = "correct horse"
 MECHANISM_OF = {ALICE: "PLAIN", BOB: "SCRAM-SHA-256", CAROL: "SCRAM-SHA-512"}
 # Of a login to the listener SHORT.
-LIFETIME_MS = 1500
+LIFETIME_MS = 2000
 JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required"
     f' username="x" password="y" user_{ALICE}="{PASSWORD}";'

@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
-from strandline.broker.handlers.admin.acls import create_acls, delete_acls, describe_acls
+from strandline.broker.handlers.admin.acls import AclHandlers
 from strandline.broker.handlers.admin.alter_configs import AlterConfigsHandlers
 from strandline.broker.handlers.admin.client_quotas import ClientQuotaHandlers
 from strandline.broker.handlers.admin.configs import ConfigHandlers
+from strandline.broker.handlers.admin.delegation_tokens import (
+    create_delegation_token,
+    describe_delegation_token,
+    expire_delegation_token,
+    renew_delegation_token,
+)
 from strandline.broker.handlers.admin.log_dirs import LogDirHandler
 from strandline.broker.handlers.admin.partition_admin import PartitionAdminHandlers
 from strandline.broker.handlers.admin.scram_users import ScramUserHandlers
@@ -30,10 +36,15 @@ def make_admin_handlers(
     users = ScramUserHandlers(services)
     features = FeatureHandlers(services)
     folders = LogDirHandler(services, log_dirs, moves)
+    acls = AclHandlers(services)
     return {
-        ApiKey.DESCRIBE_ACLS: describe_acls,
-        ApiKey.CREATE_ACLS: create_acls,
-        ApiKey.DELETE_ACLS: delete_acls,
+        ApiKey.DESCRIBE_ACLS: acls.describe_acls,
+        ApiKey.CREATE_ACLS: acls.create_acls,
+        ApiKey.DELETE_ACLS: acls.delete_acls,
+        ApiKey.CREATE_DELEGATION_TOKEN: create_delegation_token,
+        ApiKey.RENEW_DELEGATION_TOKEN: renew_delegation_token,
+        ApiKey.EXPIRE_DELEGATION_TOKEN: expire_delegation_token,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN: describe_delegation_token,
         ApiKey.ALTER_CONFIGS: alter_configs.alter_configs,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs.incremental_alter_configs,
         ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe_client_quotas,

@@ -35,10 +35,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Set
+from collections.abc import Awaitable, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
+from strandline.broker.authorization.authorizer import Access
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.coordination.transactions.transaction_coordinator import (
     TransactionCoordinator,
@@ -57,6 +58,7 @@ from strandline.broker.handlers.produce.deferred_answers import (
     record_errors,
 )
 from strandline.broker.handlers.produce.first_batch_checks import FirstBatchChecks
+from strandline.broker.handlers.produce.rights import denied_topics, may_write_transaction
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import Services
 from strandline.broker.network.responses import Answer, CloseConnectionError, Parts, ThrottledParts
@@ -113,7 +115,7 @@ _REFUSED_WHOLE = {
 _REFUSED_UNREAD = (CorruptRecords, MessageTooLarge, RecordListTooLarge)
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """The sender of a request, its size, and when its processing started."""
 
     header: RequestHeader
@@ -123,6 +125,8 @@ class _Asked(NamedTuple):
     new_peer: str
     # Of a request with several batches, the partitions that join a transaction together.
     together: Set[TopicPartition] = frozenset()
+    # Answers for topics that the client may not write to; the rest of the request has no others.
+    denied: Sequence[ProduceResponseTopic] = ()
 
 
 class ProduceHandler:
@@ -130,6 +134,7 @@ class ProduceHandler:
 
     def __init__(self, services: Services, transactions: TransactionCoordinator) -> None:
         self._transactions = transactions
+        self._metadata = services.metadata
         self._replicas = services.replicas
         self._clock = services.clock
         self._workers = services.records
@@ -147,38 +152,50 @@ class ProduceHandler:
         size_bytes: int,
         started_s: float,
         peer: str,
+        access: Access | None = None,
     ) -> Answer:
         """Returns the framed answer, now or after an fsync; None for acks=0.
 
-        `size_bytes` is that of the whole request, received at `started_s` from `peer`.
+        `size_bytes` is that of the whole request, received at `started_s` from `peer`, whose rights
+        are `access`: every right if there is no authorizer.
         """
         self._pace.saw_live(started_s)
         if not self._first_batches.is_new(peer):
             peer = ""
-        asked = _Asked(header, size_bytes, started_s, peer)
+        asked = Asked(header, size_bytes, started_s, peer)
+        if access is not None:
+            if not may_write_transaction(request, access):
+                refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                return self._refuse_all(request, refused, asked, refused.message)
+            denied = denied_topics(request.topics, access, self._metadata.topic_name)
+            if denied:
+                return self._without_denied(request, denied, asked)
         topics = request.topics
         if len(topics) == 1 and len(topics[0].partitions) == 1 and request.acks != 0:
             wanted = topics[0].partitions[0]
             if request.transactional_id is None and transactional_batch(wanted.records):
                 refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-                return self._refuse_all(request, refused, asked)
+                return self._refuse_all(request, refused, asked, _REFUSED_WHOLE[refused])
             return self._handle_one(request, topics[0], wanted, asked)
         return self._handle_many(request, asked)
 
-    def _refuse_all(self, request: ProduceRequest, code: ErrorCode, asked: _Asked) -> Answer:
+    def _without_denied(
+        self, request: ProduceRequest, denied: Sequence[ProduceTopic], asked: Asked
+    ) -> Answer:
+        refuse_partition_flood(topic.partitions for topic in request.topics)
+        hidden = set(map(id, denied))
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        answers = [_refused_topic(topic, code, code.message) for topic in denied]
+        return self._handle_many(
+            request.replaced(topics=[one for one in request.topics if id(one) not in hidden]),
+            asked._replace(denied=answers),
+        )
+
+    def _refuse_all(
+        self, request: ProduceRequest, code: ErrorCode, asked: Asked, message: str
+    ) -> Answer:
         """Returns the answer to a request of which nothing is stored."""
-        topics = [
-            _topic_answer(
-                topic,
-                [
-                    ProduceResponsePartition(
-                        index=wanted.index, error_code=code, error_message=_REFUSED_WHOLE[code]
-                    )
-                    for wanted in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+        topics = [_refused_topic(topic, code, message) for topic in request.topics]
         return self._answer(request, topics, [], asked)
 
     def _leader(self, topic: ProduceTopic, index: int, version: int) -> Partition | LeaderRefusal:
@@ -202,7 +219,7 @@ class ProduceHandler:
             )
         return None
 
-    def _throttle_ms(self, asked: _Asked, *, acks: int) -> int:
+    def _throttle_ms(self, asked: Asked, *, acks: int) -> int:
         """Returns the client's throttle time; with acks=0 its request time is free (Kafka)."""
         if not self._quotas.is_active:
             return 0
@@ -214,7 +231,7 @@ class ProduceHandler:
         return max(by_bytes, self._quotas.requested(user, client_id, busy_s))
 
     def _handle_one(
-        self, request: ProduceRequest, topic: ProduceTopic, wanted: ProducePartition, asked: _Asked
+        self, request: ProduceRequest, topic: ProduceTopic, wanted: ProducePartition, asked: Asked
     ) -> Answer:
         """Handles the usual request without building the answer's objects."""
         header = asked.header
@@ -249,7 +266,7 @@ class ProduceHandler:
         self._add_answer(outcome, partition, wanted, version, answers, later)
         return self._answer(request, [_topic_answer(topic, answers)], later, asked)
 
-    def _handle_many(self, request: ProduceRequest, asked: _Asked) -> Answer:
+    def _handle_many(self, request: ProduceRequest, asked: Asked) -> Answer:
         refuse_partition_flood(topic.partitions for topic in request.topics)
         version = asked.header.api_version
         found = [
@@ -264,7 +281,7 @@ class ProduceHandler:
         ]
         code = code_for_all(request.transactional_id, (batch for batch, _, _ in batches))
         if code is not None:
-            return self._refuse_all(request, code, asked)
+            return self._refuse_all(request, code, asked, _REFUSED_WHOLE[code])
         if batches:
             asked = asked._replace(
                 together={
@@ -323,9 +340,10 @@ class ProduceHandler:
         request: ProduceRequest,
         topics: list[ProduceResponseTopic],
         later: list[Later],
-        asked: _Asked,
+        asked: Asked,
     ) -> Parts | Awaitable[Parts] | None:
         """Frames the answer, once `later` is done. Raises CloseConnectionError for acks=0."""
+        topics += asked.denied
         if request.acks == 0:
             _close_on_error(topics)
         throttle_ms = self._throttle_ms(asked, acks=request.acks)
@@ -349,7 +367,7 @@ class ProduceHandler:
         request: ProduceRequest,
         partition: Partition,
         wanted: ProducePartition,
-        asked: _Asked,
+        asked: Asked,
     ) -> AppendInfo | ProduceResponsePartition:
         """Returns where the batch was appended, or the answer that refuses it."""
         refused = self._refused(request, partition, wanted)
@@ -365,7 +383,7 @@ class ProduceHandler:
         except (RecordsRejected, StorageError) as error:
             return self._failed(wanted.index, partition, error)
 
-    def _check(self, records: memoryview, asked: _Asked) -> None:
+    def _check(self, records: memoryview, asked: Asked) -> None:
         """Raises RecordsRejected for zstd of an old client, or bad first batches of a new one."""
         _check_codec(records, asked.header.api_version)
         if asked.new_peer:
@@ -375,7 +393,7 @@ class ProduceHandler:
         self,
         request: ProduceRequest,
         partition: Partition,
-        asked: _Asked,
+        asked: Asked,
         records: memoryview,
     ) -> AppendOrigin:
         """Raises RecordsRejected for a batch that is no part of its producer's transaction."""
@@ -391,7 +409,7 @@ class ProduceHandler:
     # --- through a worker thread -------------------------------------------------------------
 
     async def _answer_after_preparation(
-        self, request: ProduceRequest, asked: _Asked
+        self, request: ProduceRequest, asked: Asked
     ) -> Parts | None:
         """Handles the whole request if at least one of its batches must be prepared.
 
@@ -431,7 +449,7 @@ class ProduceHandler:
         request: ProduceRequest,
         partition: Partition,
         wanted: ProducePartition,
-        asked: _Asked,
+        asked: Asked,
     ) -> AppendInfo | ProduceResponsePartition:
         version = asked.header.api_version
         refused = self._refused(request, partition, wanted)
@@ -515,6 +533,16 @@ def _topic_answer(
     topic: ProduceTopic, answers: list[ProduceResponsePartition]
 ) -> ProduceResponseTopic:
     return ProduceResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
+
+
+def _refused_topic(topic: ProduceTopic, code: ErrorCode, message: str) -> ProduceResponseTopic:
+    return _topic_answer(
+        topic,
+        [
+            ProduceResponsePartition(index=wanted.index, error_code=code, error_message=message)
+            for wanted in topic.partitions
+        ],
+    )
 
 
 def _refused_answer(index: int, refusal: LeaderRefusal) -> ProduceResponsePartition:

@@ -20,19 +20,21 @@ from strandline.broker.network.cold_scheduling import ColdSchedule
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
 from strandline.broker.server.environment import Environment
+from strandline.broker.server.logins.sasl import ConnectionHandlers
 from strandline.broker.server.parts.coordinators import CoordinatorParts
 from strandline.broker.server.parts.logs import LogParts
 from strandline.broker.server.parts.metadata import MetadataParts
 from strandline.broker.server.parts.part import Part
 from strandline.broker.server.parts.storage import StorageParts
-from strandline.broker.server.sasl import ConnectionHandlers, check_sasl
 from strandline.broker.telemetry.collector import metrics_page
 from strandline.broker.telemetry.http_server import MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.sources import ArchiveSources, Sources, TlsSources
+from strandline.storage.clock import Clock
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
 if TYPE_CHECKING:
+    from strandline.broker.audit.record import AuditRecord
     from strandline.broker.server.tls import TlsListeners
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ class FrontParts(Part):
     running: RunningConfig
     server: Server
     metrics: MetricsServer
+    record: AuditRecord | None
 
     @classmethod
     def make(
@@ -61,6 +64,7 @@ class FrontParts(Part):
         """`spawn` starts the tasks of connections. Without an `archive` its metrics are none."""
         clock, running = environment.clock, metadata.running
         traffic, failed_logins = RequestTraffic(), FailedLogins(clock)
+        record = _record(running.static.audit.file, clock)
         services = Services(
             running=running,
             metadata=metadata.metadata,
@@ -72,11 +76,12 @@ class FrontParts(Part):
             clock=clock,
             cold_pace=metadata.cold_pace,
             records=environment.workers.records,
+            authorizer=metadata.authorizer,
         )
         sessions = FetchSessionCache(
             running.static.fetch.sessions_max, clock, name_of=metadata.metadata.topic_name
         )
-        fetch = FetchHandler(services, sessions)
+        fetch = _fetch_handler(services, sessions, record)
         dispatcher = make_dispatcher(
             services,
             fetch,
@@ -87,8 +92,19 @@ class FrontParts(Part):
             moves=logs.moves,
             advertised=running.advertised,
             decoding=environment.workers.decoding,
+            record=record,
         )
         tls = _tls_of(running.static)
+        handlers = ConnectionHandlers(
+            running.static,
+            dispatcher,
+            metadata.metadata,
+            clock,
+            failed_logins,
+            worker=environment.workers.logins,
+            record=record,
+            user_of=None if tls is None else partial(tls.user_of, clock),
+        )
         handshakes = (
             None
             if tls is None
@@ -97,14 +113,7 @@ class FrontParts(Part):
             )
         )
         server = Server(
-            ConnectionHandlers(
-                running.static,
-                dispatcher,
-                metadata.metadata,
-                clock,
-                failed_logins,
-                user_of=None if tls is None else partial(tls.user_of, clock),
-            ),
+            handlers,
             limits=lambda: running.current.network,
             admit=metadata.quotas.connected,
             pace=lambda listener: metadata.quotas.accepted(
@@ -145,6 +154,7 @@ class FrontParts(Part):
         return cls(
             running=running,
             server=server,
+            record=record,
             metrics=MetricsServer(
                 partial(metrics_page, sources), partial(_why_not_ready, server, storage.log_dirs)
             ),
@@ -152,6 +162,8 @@ class FrontParts(Part):
                 "connection sweep": server.sweep_forever,
                 "request windows": traffic.turn_forever,
                 "requests": dispatcher.run,
+                **handlers.loops,
+                **({} if record is None else {"record": record.run}),
                 **({} if tls is None else {"TLS": partial(tls.renew_forever, running, clock)}),
             },
         )
@@ -181,10 +193,32 @@ class FrontParts(Part):
     async def end(self) -> None:
         self.metrics.close()
 
+    async def close(self) -> None:
+        if self.record is not None:
+            self.record.close()
+
+
+def _record(file: str | None, clock: Clock) -> AuditRecord | None:
+    """Opens the record, if there is one. Raises InvalidConfig."""
+    if file is None:
+        return None
+    from strandline.broker.audit.record import open_record
+
+    return open_record(file, clock)
+
+
+def _fetch_handler(
+    services: Services, sessions: FetchSessionCache, record: AuditRecord | None
+) -> FetchHandler:
+    if record is None:
+        return FetchHandler(services, sessions)
+    from strandline.broker.handlers.audit.traffic import RecordedFetch
+
+    return RecordedFetch(services, sessions, record)
+
 
 def check_listeners(config: BrokerConfig) -> None:
     """Raises InvalidConfig for listeners that nobody could come in by."""
-    check_sasl(config)
     _tls_of(config)
 
 

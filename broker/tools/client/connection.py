@@ -16,6 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strandline.broker.tools.client.failures import ToolFailure, WrongUse
+from strandline.broker.tools.client.kafka_properties import (
+    ReadToken,
+    librdkafka_settings,
+    token_reader,
+)
+from strandline.storage.config.properties import read_properties
+from strandline.storage.errors import InvalidConfig
 from strandline.storage.system.host_names import is_host_name
 
 if TYPE_CHECKING:
@@ -70,8 +77,10 @@ class ClusterConnection:
 
     bootstrap: str = DEFAULT_BOOTSTRAP
     settings: Mapping[str, str] = field(default_factory=dict)
+    # Gives the token of OAUTHBEARER, unless librdkafka asks a provider.
+    read_token: ReadToken | None = None
 
-    def client_settings(self, **more: str | int | bool) -> dict[str, str | int | float | bool]:
+    def client_settings(self, **more: str | int | bool) -> dict[str, Any]:
         """Settings for a client of confluent-kafka; `more` are names with `_` for the dots."""
         dotted = {name.replace("_", "."): value for name, value in more.items()}
         return {
@@ -79,6 +88,7 @@ class ClusterConnection:
             "client.id": "strandline-cli",
             **dotted,
             **self.settings,
+            **({} if self.read_token is None else {"oauth_cb": self.read_token}),
         }
 
     def check_reachable(self) -> None:
@@ -130,16 +140,21 @@ class ClusterConnection:
 def connection_of(
     bootstrap: str, settings: Sequence[str], settings_file: Path | None
 ) -> ClusterConnection:
-    """Builds it from the command line; `settings` are KEY=VALUE and win. Raises WrongUse."""
-    merged: dict[str, str] = {}
+    """Builds it from the command line. Raises WrongUse.
+
+    `settings` are KEY=VALUE of librdkafka and win; the file has Kafka's client properties.
+    """
+    given: dict[str, str] = {}
     if settings_file is not None:
         try:
-            lines = settings_file.read_text().splitlines()
-        except OSError as error:
-            raise WrongUse(f"cannot read {settings_file}: {error.strerror}") from None
-        merged.update(pair(line) for line in lines if line.strip() and line.strip()[0] not in "#!")
-    merged.update(map(pair, settings))
-    return ClusterConnection(bootstrap=bootstrap, settings=merged)
+            given = {entry.key: entry.value for entry in read_properties(settings_file)}
+        except InvalidConfig as error:
+            raise WrongUse(str(error)) from None
+    return ClusterConnection(
+        bootstrap=bootstrap,
+        settings={**librdkafka_settings(given), **dict(map(pair, settings))},
+        read_token=token_reader(given),
+    )
 
 
 def pair(text: str) -> tuple[str, str]:

@@ -25,8 +25,9 @@ BOOTSTRAP_VARIABLE = "STRANDLINE_BOOTSTRAP"
 
 _REACHING = f"""
 Reaching the cluster: --bootstrap-server, else the variable {BOOTSTRAP_VARIABLE}, else
-{DEFAULT_BOOTSTRAP}. TLS, SASL and the rest are settings of librdkafka, as in
-  -X security.protocol=SASL_SSL -X sasl.username=me        or a file of them: --command-config FILE
+{DEFAULT_BOOTSTRAP}. TLS, SASL and the rest are Kafka's client properties in a file, as Kafka's
+tools take them: --command-config FILE. Single settings are librdkafka's, as in
+  -X security.protocol=SASL_SSL -X sasl.username=me
 Exit codes: 0 done, 1 the cluster refused or cannot be reached, 2 the command line is wrong.
 """
 
@@ -72,7 +73,9 @@ def add_connection(parser: CommandParser) -> None:
         metavar="KEY=VALUE",
         help="a setting of librdkafka; may be repeated",
     )
-    group.add_argument("--command-config", type=Path, metavar="FILE", help="a file of them")
+    group.add_argument(
+        "--command-config", type=Path, metavar="FILE", help="a file of Kafka's client properties"
+    )
 
 
 def partition_number(text: str) -> int:

@@ -24,6 +24,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError as PythonError
 
 from strandline.broker.cli import main
+from strandline.broker.handlers.auth.sasl import RENEWAL_S_MIN
 from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -45,7 +46,7 @@ from strandline.broker.protocol.messages.sasl_handshake import (
     SaslHandshakeResponse,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
-from tests.support.broker import BrokerProcess
+from tests.support.broker import BrokerProcess, eventually
 from tests.support.metrics import samples
 from tests.support.users import (
     ALICE,
@@ -388,12 +389,14 @@ def test_a_login_ends_unless_the_same_user_renews_it(ports: dict[str, int]) -> N
     with WireClient(ports["SHORT"]) as client:
         handshake(client)
         assert authenticate(client, plain()).session_lifetime_ms == LIFETIME_MS
-        began_s = time.monotonic()
-        while time.monotonic() < began_s + 2 * LIFETIME_MS / 1000:
+        for _ in range(3):
             assert handshake(client) == 0
             assert authenticate(client, plain()).error_code == 0
             assert metadata(client).brokers
-            time.sleep(LIFETIME_MS / 5000)
+            # Kafka takes one renewal a second.
+            assert handshake(client) == ErrorCode.ILLEGAL_SASL_STATE
+            assert metadata(client).brokers
+            time.sleep(RENEWAL_S_MIN + 0.05)
         time.sleep(LIFETIME_MS / 1000)
         client.send(MetadataRequest(topics=()), 9)
         assert client.closed_by_broker()
@@ -422,6 +425,32 @@ def test_a_listener_without_sasl_says_so(broker: BrokerProcess) -> None:
     with WireClient(broker.port) as client:
         assert handshake(client) == ErrorCode.ILLEGAL_SASL_STATE
         assert authenticate(client, plain()).error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+
+def test_a_user_that_comes_into_the_file_logs_in_without_a_restart(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("file")
+    file = folder / "users"
+    file.write_text(f"{ALICE}={PASSWORD}")
+    settings = {
+        name: value for name, value in SETTINGS.items() if not name.startswith("listener.name")
+    }
+    settings["strandline.sasl.plain.users.file"] = str(file)
+    with BrokerProcess(folder, settings=settings) as running:
+        port = listener_ports(running)["CLIENTS"]
+
+        def may_come(user: str, password: str) -> bool:
+            with WireClient(port) as client:
+                handshake(client)
+                return authenticate(client, plain(user, password)).error_code == 0
+
+        assert may_come(ALICE, PASSWORD)
+        assert not may_come("dave", PASSWORD)
+        file.write_text(f"dave={PASSWORD}")
+        eventually(lambda: may_come("dave", PASSWORD))
+        assert not may_come(ALICE, PASSWORD)
+        assert PASSWORD not in running.log_text()
 
 
 def test_passwords_are_not_shown(broker: BrokerProcess) -> None:

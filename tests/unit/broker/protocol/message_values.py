@@ -78,6 +78,10 @@ DROPPED_BELOW = {
     ApiKey.ALTER_REPLICA_LOG_DIRS: 1,
     ApiKey.DESCRIBE_LOG_DIRS: 1,
     ApiKey.WRITE_TXN_MARKERS: 1,
+    ApiKey.CREATE_DELEGATION_TOKEN: 1,
+    ApiKey.RENEW_DELEGATION_TOKEN: 1,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: 1,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: 1,
 }
 
 
@@ -149,8 +153,19 @@ def _field(rng: random.Random, field: Field, version: int, flexible: bool) -> ob
         "session_lifetime_ms",
     ):
         return rng.choice([-1, rng.randrange(2**40)])
-    if field.name == "transaction_start_time_ms":
+    if field.name in (
         # kio does not know that there may be none.
+        "transaction_start_time_ms",
+        "issue_timestamp_ms",
+        "expiry_timestamp_ms",
+        "max_timestamp_ms",
+        "issue_timestamp",
+        "expiry_timestamp",
+        "max_timestamp",
+        "max_lifetime_ms",
+        "renew_period_ms",
+        "expiry_time_period_ms",
+    ):
         return rng.randrange(2**40)
     if field.tag is not None and (is_own(field) or rng.random() < 0.5):
         return field.default

@@ -55,8 +55,13 @@ OUR_NAMES = {
     ("AddPartitionsToTxnResponse", "results_by_topic"): "results_by_topic_v3_and_below",
 }
 
-# kafka-python does not speak the group protocol of KIP-848; for these kio is the only oracle.
+# kafka-python does not speak the group protocol of KIP-848, and knows no delegation tokens: for
+# these kio is the only oracle.
 UNKNOWN_TO_KAFKA_PYTHON = {
+    ApiKey.CREATE_DELEGATION_TOKEN,
+    ApiKey.RENEW_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN,
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
     ApiKey.CONSUMER_GROUP_DESCRIBE,
     ApiKey.UNREGISTER_BROKER,

@@ -86,6 +86,28 @@ def test_only_the_right_password_lets_in(mechanism: str, password: str, is_right
             exchange.step(final)
 
 
+def test_a_recorded_login_lets_nobody_in_again() -> None:
+    def begun(nonce: str) -> ScramExchange:
+        return ScramExchange("sha256", known({"user": credential("secret")}), nonce)
+
+    first = b"n,,n=user,r=cli"
+    recorded = begun("one")
+    final = client_final(first, recorded.step(first).answer, "secret", "sha256")
+    assert recorded.step(final).user == "user"
+    # The server's nonce is another one; and the recorded proof does not fit the new one either.
+    for replayed in (final, final.replace(b"r=clione", b"r=clitwo")):
+        again = begun("two")
+        again.step(first)
+        with pytest.raises(AuthenticationFailed):
+            again.step(replayed)
+
+
+def test_a_login_by_a_delegation_token_is_refused_by_name() -> None:
+    exchange = ScramExchange("sha256", known({"token": credential("secret")}), "srv")
+    with pytest.raises(AuthenticationFailed, match="a login by a delegation token"):
+        exchange.step(b"n,,n=token,r=cli,tokenauth=true")
+
+
 @pytest.mark.parametrize(
     "first",
     [

@@ -25,6 +25,7 @@ def test_a_registration_names_listeners_features_and_log_folders(tmp_path: Path)
             f"listeners={LISTENERS}",
             f"advertised.listeners={ADVERTISED}",
             f"listener.security.protocol.map={PROTOCOLS}",
+            "sasl.enabled.mechanisms=SCRAM-SHA-256",
         ],
     )
     dirs = open_dirs(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.broker.config.properties import (
+from strandline.storage.config.properties import (
     PROPERTIES_BYTES_MAX,
     parse_override,
     parse_properties,

@@ -1,0 +1,1 @@
+"""The record of who logged in, was denied something, changed something, read and wrote."""

@@ -1,0 +1,1 @@
+"""What requests change, for the record."""
