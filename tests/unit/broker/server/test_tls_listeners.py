@@ -162,13 +162,18 @@ def test_listeners_with_tls_are_those_of_its_protocols() -> None:
         (
             "listeners=A://h:1,B://h:2,SSL://h:3,SASL_SSL://h:4,PLAINTEXT://h:5",
             "listener.security.protocol.map=A:SSL,B:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms=SCRAM-SHA-512",
         ),
     )
     assert tls_listeners(config) == ["A", "SSL", "SASL_SSL"]
 
 
 def test_a_listener_with_sasl_asks_for_certificates_only_by_its_own_key() -> None:
-    listeners = ("listeners=SSL://h:1,SASL_SSL://h:2", "ssl.client.auth=required")
+    listeners = (
+        "listeners=SSL://h:1,SASL_SSL://h:2",
+        "sasl.enabled.mechanisms=SCRAM-SHA-512",
+        "ssl.client.auth=required",
+    )
     config = load_config(None, listeners)
     assert tls_of(config, "SSL").client_auth == "required"
     assert tls_of(config, "SASL_SSL").client_auth == "none"
