@@ -88,17 +88,15 @@ def _load_own(context: ssl.SSLContext, own: KeyStore) -> None:
             # Without a function OpenSSL would ask the terminal for the password.
             context.load_cert_chain(path, password=lambda: own.password or "")
         except ssl.SSLError as error:
-            raise InvalidConfig(f"ssl.keystore: {_fault_of_key(error)}") from None
+            raise InvalidConfig(f"ssl.keystore: {_fault_of_key(error, own)}") from None
 
 
-def _fault_of_key(error: ssl.SSLError) -> str:
-    match error.reason:
-        case "KEY_VALUES_MISMATCH" | "KEY_TYPE_MISMATCH":
-            return "the key is not that of the first certificate"
-        case "BAD_DECRYPT" | "BAD_PASSWORD_READ" | "PKCS12_CIPHERFINAL_ERROR":
-            return "the key cannot be decrypted: is ssl.key.password right?"
-        case _:
-            return f"OpenSSL refuses the key or its certificates: {error.reason or error}"
+def _fault_of_key(error: ssl.SSLError, own: KeyStore) -> str:
+    if error.reason in ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"):
+        return "the key is not that of the first certificate"
+    # What is behind it OpenSSL says in several ways, or in none.
+    password = "; is ssl.key.password right?" if own.password is not None else ""
+    return f"OpenSSL refuses the key or its certificates: {error.reason or error}{password}"
 
 
 def _load_trusted(context: ssl.SSLContext, stores: Stores) -> None:

@@ -71,7 +71,7 @@ OPERATOR = (
     ),
     Question(
         "How do I encrypt the connections of clients?",
-        "how-to/secure.md#tls",
+        "how-to/secure.md#tls-encrypt-the-connections-of-clients",
         "ssl.keystore.location=/etc/strandline/tls/broker.pem",
     ),
     Question(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -203,15 +202,3 @@ def test_a_client_without_tls_is_refused(encrypted: Encrypted) -> None:
             bootstrap_timeout_ms=2000,
         )
     assert "plaintext" in encrypted.broker.log_text()
-
-
-def test_a_peer_may_ask_for_new_keys_at_any_time(encrypted: Encrypted) -> None:
-    """OpenSSL's own client does at the letter K, and gets an answer as long as it asks."""
-    client = subprocess.run(
-        ["openssl", "s_client", "-connect", f"127.0.0.1:{encrypted.ports['SSL']}", "-tls1_3"],
-        input=b"K\n" * 5,
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert client.stdout.count(b"KEYUPDATE") + client.stderr.count(b"KEYUPDATE") >= 5

@@ -82,11 +82,11 @@ def test_a_listener_without_a_way_in_is_refused(overrides: tuple[str, ...], comp
         load(*overrides)
 
 
-def test_encryption_is_refused_as_before() -> None:
-    with pytest.raises(InvalidConfig, match="SASL_SSL is not served yet"):
+def test_an_unknown_protocol_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="there is no protocol SASL_TLS"):
         load_config(
             None,
-            (CLIENTS[0], "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CLIENTS:SASL_SSL"),
+            (CLIENTS[0], "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CLIENTS:SASL_TLS"),
         )
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -287,5 +288,53 @@ def test_records_without_data_do_not_come_for_ever(monkeypatch: pytest.MonkeyPat
             half = client.outgoing.read()[:5]
             await asyncio.get_running_loop().sock_sendall(client.socket, half)
             await until(lambda: connection.closed)
+
+    asyncio.run(main())
+
+
+class Asking:
+    """OpenSSL at a peer that asks for new keys at each turn: it has an answer, and no data."""
+
+    def __init__(self, outgoing: ssl.MemoryBIO) -> None:
+        self._outgoing = outgoing
+        self.asked_count = 0
+
+    def read(self, size: int, space: memoryview) -> int:
+        self.asked_count += 1
+        self._outgoing.write(b"answer %8d" % self.asked_count)
+        raise ssl.SSLWantReadError
+
+    def unwrap(self) -> None:
+        raise ssl.SSLError
+
+
+def test_a_peer_that_asks_and_takes_no_answer_is_not_read_until_it_does() -> None:
+    """Its answers would pile up in the broker's memory otherwise."""
+
+    async def main() -> None:
+        async with connected(Echo()) as (connection, client):
+            transport = connection._transport
+            assert isinstance(transport, TlsTransport)
+            asking = Asking(transport._outgoing)
+            transport._tls = asking  # type: ignore[assignment]
+            loop = asyncio.get_running_loop()
+            read_counts = [-1, 0]
+            while read_counts[-1] != read_counts[-2]:
+                await asyncio.sleep(0.005)
+                with suppress(BlockingIOError):
+                    client.socket.send(b"?" * 100)
+                await asyncio.sleep(0.005)
+                read_counts.append(asking.asked_count)
+            assert transport._is_held
+            assert transport._outgoing.pending <= 20
+            # It takes them, each whole and in order, and is read again.
+            received = b""
+            while f"{asking.asked_count:8d}".encode() not in received:
+                received += await loop.sock_recv(client.socket, 1 << 16)
+            assert received == b"".join(
+                b"answer %8d" % number for number in range(1, len(received) // 15 + 1)
+            )
+            await until(lambda: not transport._is_held)
+            assert not connection.closed
 
     asyncio.run(main())

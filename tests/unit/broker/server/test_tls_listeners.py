@@ -74,7 +74,7 @@ TRUST = ("ssl.truststore.type=PEM", "ssl.truststore.location=@authority.pem")
 )
 def test_files_of_each_format_are_read(folder: Path, settings: tuple[str, ...]) -> None:
     (listener,) = TlsListeners(load(folder, *settings)).by_name.values()
-    assert isinstance(listener.context, ssl.SSLContext)
+    assert isinstance(listener.loaded.context, ssl.SSLContext)
 
 
 def test_a_key_and_certificates_may_be_texts(folder: Path) -> None:
@@ -90,8 +90,8 @@ def test_a_key_and_certificates_may_be_texts(folder: Path) -> None:
         f"ssl.truststore.certificates={(folder / 'authority.pem').read_text()}",
         "ssl.client.auth=required",
     )
-    assert TlsListeners(config).by_name["SSL"].context.verify_mode is ssl.CERT_REQUIRED
-    assert key not in repr(TlsListeners(config).by_name["SSL"])
+    assert TlsListeners(config).by_name["SSL"].loaded.context.verify_mode is ssl.CERT_REQUIRED
+    assert key not in repr(TlsListeners(config).by_name["SSL"].loaded)
 
 
 @pytest.mark.parametrize(
@@ -162,13 +162,18 @@ def test_listeners_with_tls_are_those_of_its_protocols() -> None:
         (
             "listeners=A://h:1,B://h:2,SSL://h:3,SASL_SSL://h:4,PLAINTEXT://h:5",
             "listener.security.protocol.map=A:SSL,B:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms=SCRAM-SHA-512",
         ),
     )
     assert tls_listeners(config) == ["A", "SSL", "SASL_SSL"]
 
 
 def test_a_listener_with_sasl_asks_for_certificates_only_by_its_own_key() -> None:
-    listeners = ("listeners=SSL://h:1,SASL_SSL://h:2", "ssl.client.auth=required")
+    listeners = (
+        "listeners=SSL://h:1,SASL_SSL://h:2",
+        "sasl.enabled.mechanisms=SCRAM-SHA-512",
+        "ssl.client.auth=required",
+    )
     config = load_config(None, listeners)
     assert tls_of(config, "SSL").client_auth == "required"
     assert tls_of(config, "SASL_SSL").client_auth == "none"
