@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from strandline.broker.audit.config import AuditConfig
+from strandline.broker.authorization.config import AuthorizerConfig
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.config.listeners import Listener
 from strandline.broker.config.sections import (
@@ -29,6 +30,7 @@ from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.network.config import NetworkConfig
 from strandline.broker.quotas.cold_pace import PaceConfig
 from strandline.broker.quotas.quotas import ConnectionRates, QuotaWindows
+from strandline.broker.tls.config import TlsConfig
 from strandline.storage.config.definition import section
 from strandline.storage.local.cleaner.cleaner import CleanerConfig
 from strandline.storage.remote.reader.config import ColdReaderConfig
@@ -36,6 +38,7 @@ from strandline.storage.tiering.partition.config import TieringConfig
 
 # Headings of docs/reference/configuration.md.
 _NETWORK = "Identity and listeners"
+_TLS = "TLS"
 _CONNECTIONS = "Connections and requests"
 _TOPICS = "Topics"
 _LOG = "Log folders and background work"
@@ -54,7 +57,9 @@ class BrokerConfig:
 
     identity: IdentityConfig = section(IdentityConfig, _NETWORK)
     sasl: SaslConfig = section(SaslConfig, _NETWORK)
+    authorizer: AuthorizerConfig = section(AuthorizerConfig, _NETWORK)
     audit: AuditConfig = section(AuditConfig, _NETWORK)
+    tls: TlsConfig = section(TlsConfig, _TLS)
 
     network: NetworkConfig = section(NetworkConfig, _CONNECTIONS)
     connection_rates: ConnectionRates = section(ConnectionRates, _CONNECTIONS)

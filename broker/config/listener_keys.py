@@ -10,9 +10,17 @@ are under a key that only listeners have:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.listeners import (
+    SASL_PLAINTEXT,
+    SASL_SSL,
+    SSL,
+    parse_protocol_map,
+    protocol_of,
+)
 from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.broker.security.jaas import (
     check_scram,
@@ -21,7 +29,8 @@ from strandline.broker.security.jaas import (
     plain_passwords,
 )
 from strandline.broker.security.oauth_config import OAuthConfig
-from strandline.storage.config.definition import ConfigDef, ValueType, keys_of
+from strandline.broker.tls.config import NONE, TlsConfig
+from strandline.storage.config.definition import ConfigDef, ValueType, keys_of, with_values
 
 PREFIX = "listener.name."
 USERS_FILE = "strandline.sasl.plain.users.file"
@@ -30,11 +39,21 @@ SCOPED = (
     "max.connections",
     "sasl.enabled.mechanisms",
     USERS_FILE,
+    *(definition.name for definition in keys_of(TlsConfig)),
 )
 # They may be set for one mechanism too: listener.name.<name>.oauthbearer.<key>.
 _OF_MECHANISMS = (
     "connections.max.reauth.ms",
     *(definition.name for definition in keys_of(OAuthConfig)),
+)
+# Those of TLS that can be altered while a listener serves (SslConfigs.RECONFIGURABLE_CONFIGS), and
+# only for it. Kafka's others are passwords: the metadata lies in the bucket.
+RENEWABLE = (
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "strandline.ssl.crl.location",
 )
 PLAIN_USERS = "plain.sasl.jaas.config"
 OAUTH_LOGIN = "oauthbearer.sasl.jaas.config"
@@ -78,7 +97,8 @@ def broker_config(name: str) -> ConfigDef | None:
         )
     if key not in BROKER_CONFIGS:
         key = _MECHANISM_PREFIX.sub("", key, count=1)
-    return replace(BROKER_CONFIGS[key], name=name, default="", nullable=True)
+    scoped = replace(BROKER_CONFIGS[key], name=name, default="", nullable=True)
+    return replace(scoped, dynamic=True) if key in RENEWABLE else scoped
 
 
 def of_listener(given: Mapping[str, str], listener: str, key: str) -> str | None:
@@ -91,3 +111,34 @@ def of_mechanism(given: Mapping[str, str], listener: str, mechanism: str, key: s
     """Returns the value set for one listener and mechanism, or for the listener; None if none."""
     own = of_listener(given, listener, f"{mechanism.lower()}.{key}")
     return own or of_listener(given, listener, key)
+
+
+def listeners_with(config: BrokerConfig, *protocols: str) -> Sequence[str]:
+    """Returns the names of the listeners with one of these security protocols."""
+    known = parse_protocol_map(config.identity.protocols)
+    return [one.name for one in config.listeners if protocol_of(one.name, known) in protocols]
+
+
+def sasl_listeners(config: BrokerConfig) -> Sequence[str]:
+    """Returns the names of the listeners with SASL."""
+    return listeners_with(config, SASL_PLAINTEXT, SASL_SSL)
+
+
+def tls_listeners(config: BrokerConfig) -> Sequence[str]:
+    """Returns the names of the listeners with TLS."""
+    return listeners_with(config, SSL, SASL_SSL)
+
+
+def tls_of(config: BrokerConfig, listener: str) -> TlsConfig:
+    """Returns the settings of TLS of one listener.
+
+    As in Kafka (KIP-684), one with SASL asks for certificates only if that is set for it alone.
+    """
+    own: dict[str, object] = {}
+    for definition in keys_of(TlsConfig):
+        text = of_listener(config.given, listener, definition.name)
+        if text is not None:
+            own[definition.name] = definition.parse(text)
+        elif definition.name == "ssl.client.auth" and listener in sasl_listeners(config):
+            own[definition.name] = NONE
+    return with_values(config.tls, own)

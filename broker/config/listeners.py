@@ -3,8 +3,8 @@
     PLAINTEXT://host:port , INTERNAL://[::1]:9093 , CONTROLLER://:9094
     name      host   port
 
-The security protocol of a name comes from `listener.security.protocol.map`; PLAINTEXT and
-SASL_PLAINTEXT are served. Listeners named by `controller.listener.names` belong to Kafka's quorum,
+The security protocol of a name comes from `listener.security.protocol.map`: PLAINTEXT, SSL,
+SASL_PLAINTEXT or SASL_SSL. Listeners named by `controller.listener.names` belong to Kafka's quorum,
 which we do not have: they are left out, so that Kafka's own server.properties can be used as it is.
 
 An empty host, 0.0.0.0 or [::] listens on every interface, for IPv4 and IPv6. No client can connect
@@ -95,7 +95,8 @@ def parse_protocol_map(elements: Sequence[str]) -> Mapping[str, str]:
     return protocols
 
 
-PLAINTEXT, SASL_PLAINTEXT = "PLAINTEXT", "SASL_PLAINTEXT"
+PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL = "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"
+_PROTOCOLS = (PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 
 
 def protocol_of(listener: str, protocols: Mapping[str, str]) -> str | None:
@@ -112,14 +113,11 @@ def check_protocols(listeners: Sequence[Listener], protocols: Mapping[str, str])
                 f"listeners={listener}: listener.security.protocol.map does not say which protocol"
                 f" {listener.name} is; expected {listener.name}:PLAINTEXT in it"
             )
-        if protocol not in (PLAINTEXT, SASL_PLAINTEXT):
+        if protocol not in _PROTOCOLS:
             raise InvalidConfig(
-                f"listeners={listener}: {protocol} is not served yet; expected PLAINTEXT or"
-                " SASL_PLAINTEXT"
+                f"listeners={listener}: there is no protocol {protocol}; expected one of"
+                f" {', '.join(_PROTOCOLS)}"
             )
-
-
-_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def without_controllers(

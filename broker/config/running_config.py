@@ -21,7 +21,13 @@ from types import MappingProxyType
 from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage, TopicImage
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.config.listener_keys import broker_config
+from strandline.broker.config.listener_keys import (
+    PREFIX,
+    RENEWABLE,
+    broker_config,
+    tls_listeners,
+    tls_of,
+)
 from strandline.broker.config.listeners import Listener
 from strandline.broker.config.loading import altered
 from strandline.broker.config.table import BROKER_CONFIGS
@@ -141,6 +147,12 @@ def check_broker_change(
     """
     for name, text in properties.items():
         _check_one(name, text)
+        if node_id is None and name.startswith(PREFIX) and name.endswith(RENEWABLE):
+            raise Refusal(
+                ErrorCode.INVALID_REQUEST,
+                "Cannot update these configs at default cluster level, broker id must be"
+                f" specified: {name}",
+            )
     stored = _stored_for(static.node_id, image.broker_properties)
     after = _stored_for(static.node_id, {**image.broker_properties, node_id: properties})
     try:
@@ -151,6 +163,7 @@ def check_broker_change(
         _check_pool_sizes(before, wanted)
         wanted.cleaner.check()
         wanted.network.check()
+        _check_tls(before, wanted)
         defaults = wanted.topics.properties
         # Parsed as topic properties, so that they are also checked against each other.
         LogConfig.resolve_checked(defaults).check_as_defaults()
@@ -192,6 +205,16 @@ def _check_pool_sizes(before: BrokerConfig, after: BrokerConfig) -> None:
             raise InvalidConfig(
                 f"{name}={wanted}: must be at least half and at most double the current {size}"
             )
+
+
+def _check_tls(before: BrokerConfig, after: BrokerConfig) -> None:
+    """Loads the files of listeners whose settings change. Raises InvalidConfig."""
+    for name in tls_listeners(before):
+        present, wanted = tls_of(before, name), tls_of(after, name)
+        if wanted != present:
+            from strandline.broker.tls.renewal import load
+
+            load(wanted)
 
 
 def _check_one(name: str, text: str) -> None:

@@ -10,7 +10,6 @@ A property of a listener and a mechanism precedes that of the listener, and that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,8 +20,8 @@ from strandline.broker.config.listener_keys import (
     USERS_FILE,
     of_listener,
     of_mechanism,
+    sasl_listeners,
 )
-from strandline.broker.config.listeners import SASL_PLAINTEXT, parse_protocol_map, protocol_of
 from strandline.broker.security.jaas import oauth_options
 from strandline.broker.security.oauth_config import OAuthConfig
 from strandline.broker.security.scram import DIGESTS
@@ -33,15 +32,6 @@ from strandline.storage.extras import how_to_install
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 MECHANISMS = (PLAIN, *DIGESTS, OAUTHBEARER)
 _FILE = "file://"
-
-
-def sasl_listeners(config: BrokerConfig) -> Sequence[str]:
-    """Names of the listeners with SASL."""
-    elements = config.given.get("listener.security.protocol.map", "").split(",")
-    protocols = parse_protocol_map([element.strip() for element in elements if element.strip()])
-    return [
-        one.name for one in config.listeners if protocol_of(one.name, protocols) == SASL_PLAINTEXT
-    ]
 
 
 def enabled_mechanisms(config: BrokerConfig, listener: str) -> tuple[str, ...]:
@@ -100,7 +90,7 @@ def check_sasl(config: BrokerConfig) -> None:
         unknown = [name for name in mechanisms if name not in MECHANISMS]
         if unknown or not mechanisms:
             raise InvalidConfig(
-                f"listener {listener} is SASL_PLAINTEXT: sasl.enabled.mechanisms="
+                f"listener {listener} has SASL: sasl.enabled.mechanisms="
                 f"{','.join(mechanisms)!r}: expected some of {', '.join(MECHANISMS)}"
             )
         users = of_listener(config.given, listener, PLAIN_USERS)

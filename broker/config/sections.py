@@ -64,8 +64,8 @@ class IdentityConfig:
         "listener.security.protocol.map",
         LIST,
         "PLAINTEXT:PLAINTEXT",
-        "Protocol of each listener name, as NAME:PROTOCOL: PLAINTEXT or SASL_PLAINTEXT."
-        " Listeners of these two names need no entry.",
+        "Protocol of each listener name, as NAME:PROTOCOL: PLAINTEXT, SSL,"
+        " SASL_PLAINTEXT or SASL_SSL. Listeners of these names need no entry.",
     )
 
     @property

@@ -62,6 +62,10 @@ _IGNORED_BY_REASON = {
         fetch.purgatory.purge.interval.requests producer.purgatory.purge.interval.requests
         delete.records.purgatory.purge.interval.requests
     """,
+    "OpenSSL has the place of Java's providers": """
+        ssl.keymanager.algorithm ssl.trustmanager.algorithm ssl.secure.random.implementation
+    """,
+    "the broker connects to no other broker": "ssl.endpoint.identification.algorithm",
     "there are no unstable versions here": "unstable.",
     "the kernel sizes socket buffers": "socket.send.buffer.bytes socket.receive.buffer.bytes",
     "the broker chooses its backlog": "socket.listen.backlog.size",
@@ -92,15 +96,16 @@ _IGNORED_BY_REASON = {
 IGNORED = _table(_IGNORED_BY_REASON)
 
 _REFUSED_BY_REASON = {
-    "strandline has SASL (PLAIN and SCRAM), but no TLS and no ACLs; to ignore the property would"
-    " leave the broker open. Remove it; what to do instead: strandline docs how-to/secure": """
-        ssl. sasl.mechanism.inter.broker.protocol=PLAIN|SCRAM-SHA-256|SCRAM-SHA-512 sasl.
-        security.inter.broker.protocol=PLAINTEXT|SASL_PLAINTEXT security. listener.name.
-        authorizer.= super.users= allow.everyone.if.no.acl.found=true principal.builder.class
+    "to ignore the property would leave the broker open. Remove it; what to do instead:"
+    " strandline docs how-to/secure": """
+        sasl.mechanism.inter.broker.protocol=PLAIN|SCRAM-SHA-256|SCRAM-SHA-512 sasl.
+        security.inter.broker.protocol=PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL security.
+        listener.name. authorizer. principal.builder.class
         password.encoder. delegation.token.
     """,
     "set it for a listener and a mechanism, as Kafka's brokers want it: "
     "listener.name.<name>.plain.sasl.jaas.config": "sasl.jaas.config",
+    "OpenSSL has the place of Java's providers. Remove it": "ssl.",
     "there is no ZooKeeper: strandline keeps its metadata itself. Remove it": "zookeeper.",
     "it names a Java class, and strandline is no Java program. Remove it": """
         replica.selector.class=|org.apache.kafka.common.replica.LeaderSelector

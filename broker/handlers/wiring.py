@@ -89,6 +89,10 @@ def make_dispatcher(
     }
     served = {spec.key for spec in SPECS.values()}
     assert handlers.keys() == served - _DISPATCHED, handlers.keys() ^ served
+    if services.authorizer is not None:
+        from strandline.broker.handlers.authorization.table import guarded_handlers
+
+        handlers = guarded_handlers(handlers, services)
     if record is not None:
         from strandline.broker.handlers.audit.changes import recorded_handlers
         from strandline.broker.handlers.audit.traffic import RecordedProduce

@@ -134,3 +134,16 @@ class AuthenticationGate(ABC):
     @abstractmethod
     def handle(self, frame: memoryview, peer: str, received_s: float) -> Answer:
         """As RequestHandler."""
+
+
+class HandlerOf(Protocol):
+    """Makes the handler of a new connection."""
+
+    def __call__(
+        self, listener: str, host: str, certificate: bytes | None = None, /
+    ) -> RequestHandler | AuthenticationGate:
+        """`host` is the plain address of the peer, and `certificate` its own, in DER.
+
+        Raises CloseConnectionError if it must not come in.
+        """
+        ...

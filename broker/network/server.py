@@ -2,8 +2,8 @@
 
 A connection is dropped when it is idle for `connections.max.idle.ms`, when it has not finished a
 frame in that time, or when it neither sends the rest of a frame nor reads its answer for STALLED_S.
-Clients that must log in have LOGIN_S, one LOGINS_MAX of places, and one pool of memory together:
-nobody knows who they are. The buffers of all others share `queued.max.request.bytes`.
+Nobody knows who a client is during its login, and its handshake of TLS: `logins.py` bounds their
+number, time and memory. The buffers of all others share `queued.max.request.bytes`.
 
 Connections above `max.connections`, or from one
 address above `max.connections.per.ip` (and its overrides), are accepted and closed at once, so that
@@ -28,34 +28,35 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from strandline.broker.network.addresses import EVERY_ADDRESS, bindable, plain_address
+from strandline.broker.network.addresses import plain_address
 from strandline.broker.network.buffer_pool import BufferPool
 from strandline.broker.network.cold_scheduling import ColdSchedule
 from strandline.broker.network.config import NetworkConfig
 from strandline.broker.network.connection import Connection, Spawn
 from strandline.broker.network.frames import FrameBuffer
+from strandline.broker.network.logins import LOGIN_S, Logins, Newcomer
 from strandline.broker.network.pacing import SystemChoice
-from strandline.broker.network.responses import AuthenticationGate, RequestHandler
-from strandline.broker.network.transport import PlainTransport, Transport
+from strandline.broker.network.responses import (
+    AuthenticationGate,
+    CloseConnectionError,
+    HandlerOf,
+    RequestHandler,
+)
+from strandline.broker.network.sockets import Network, SystemNetwork
+from strandline.broker.network.transport import Transport
 from strandline.storage.clock import Clock
 from strandline.storage.quiet_log import QuietLog, place_of
+
+if TYPE_CHECKING:
+    from strandline.broker.network.handshake import Handshake, Handshakes
 
 log = logging.getLogger(__name__)
 
 # No byte in either direction for this long, in the middle of a frame: Kafka would wait ten
 # minutes; request.timeout.ms of its clients is 30 s.
 STALLED_S = 60.0
-# From the connection to the end of the login. Its clients give up after request.timeout.ms, 30 s.
-LOGIN_S = 30.0
-# Connections that are logging in at one time. After a restart all clients come at once: a login
-# takes milliseconds, and who is refused comes again.
-LOGINS_MAX = 2048
-# One that takes longer gives its place to the next client, so that silent ones keep nobody out.
-LOGIN_GRACE_S = 5.0
-# Their receive buffers together, beyond the smallest ones, which are enough for each mechanism.
-LOGIN_BYTES_MAX = 16 * 1024 * 1024
 SWEEP_INTERVAL_S = 5.0
 SWEEP_INTERVAL_S_MIN = 0.25
 # A connection that is quiet this long frees its receive buffer.
@@ -69,7 +70,6 @@ ACCEPT_PAUSE_S = 0.5
 DESCRIPTORS_LEFT_PART = 4
 DESCRIPTORS_LEFT_MAX = 2048
 TOO_FEW_LEFT = "few file descriptors are left, and logs need them (ulimit -n)"
-LISTEN_BACKLOG = 512
 # Sockets held because their client connects too often; more are closed at once.
 HELD_MAX = 1000
 HELD_S_MAX = 10.0
@@ -96,46 +96,12 @@ class ServerStatistics:
     receive_buffer_bytes: int
 
 
-class Network(Protocol):
-    """Where a server gets its sockets, and what they carry."""
-
-    def listen(self, host: str, port: int, /) -> socket.socket:
-        """Binds a socket that does not block. Raises OSError."""
-        ...
-
-    def transport(
-        self, connected: socket.socket, loop: asyncio.AbstractEventLoop, /
-    ) -> Transport: ...
-
-
-class SystemNetwork:
-    """The sockets of the system, and plain bytes."""
-
-    transport = staticmethod(PlainTransport)
-
-    def listen(self, host: str, port: int) -> socket.socket:
-        family, address = bindable(host)
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6 and address == EVERY_ADDRESS:
-                # The system may be set to exclude IPv4 from such a socket.
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            listening.bind((address, port))
-            listening.listen(LISTEN_BACKLOG)
-            listening.setblocking(False)
-        except OSError:
-            listening.close()
-            raise
-        return listening
-
-
 class Server:
     """A TCP server on any number of addresses, which owns its connections."""
 
     def __init__(
         self,
-        handler_of: Callable[[str, str], RequestHandler | AuthenticationGate],
+        handler_of: HandlerOf,
         *,
         limits: Callable[[], NetworkConfig],
         admit: Callable[[str], int] = lambda _address: 0,
@@ -144,8 +110,10 @@ class Server:
         spawn: Spawn,
         network: Network | None = None,
         cold_turns: ColdSchedule | None = None,
+        handshakes: Handshakes | None = None,
     ) -> None:
-        """`handler_of` returns the handler of a new connection by its listener and address.
+        """`handler_of` returns the handler of a new connection by its listener and address, and
+        `handshakes` those of listeners with TLS.
 
         `limits` are read again at every use: they may be altered.
 
@@ -171,9 +139,9 @@ class Server:
         self._connections: dict[Connection, None] = {}
         queued_bytes_max = limits().queued_bytes_max
         self._memory = BufferPool(queued_bytes_max if queued_bytes_max > 0 else None)
-        self._login_memory = BufferPool(LOGIN_BYTES_MAX)
-        # Those that have not logged in yet, in the order in which they came.
-        self._logins: dict[Connection, None] = {}
+        self._handshakes = handshakes
+        self._in_handshake: dict[Handshake, None] = {}
+        self._logins = Logins(clock)
         self._by_address: Counter[str] = Counter()
         self._by_listener: Counter[str] = Counter()
         self._accepted_total = 0
@@ -250,12 +218,16 @@ class Server:
         name, congestion = self._listening[listening]
         limits = self._limits()
         host = plain_address(address[0])
-        handler = self._handler_of(name, host)
+        handshakes = self._handshakes
+        if handshakes is not None and not handshakes.are_needed(name):
+            handshakes = None
+        handler = self._handler_of(name, host) if handshakes is None else None
+        must_log_in = handler is None or isinstance(handler, AuthenticationGate)
         if (
-            len(self._connections) >= limits.connections_max
+            len(self._connections) + len(self._in_handshake) >= limits.connections_max
             or self._by_listener[name] >= limits.of_listener(name)
             or self._by_address[host] >= limits.of_address(host)
-            or not self._may_log_in(handler)
+            or (must_log_in and not self._has_place())
         ):
             self._refused_total += 1
             connected.close()
@@ -271,49 +243,88 @@ class Server:
         congestion.restore(connected, host)
         self._by_address[host] += 1
         self._by_listener[name] += 1
-        frames = FrameBuffer(limits.request_bytes_max, self._memory)
+        peer = f"{host}:{address[1]}"
+        if handshakes is None:
+            assert handler is not None
+            self._begin(self._network.transport(connected, self._loop), peer, name, handler)
+        else:
+            handshake = handshakes.begin(
+                connected,
+                peer=peer,
+                listener=name,
+                on_done=self._on_handshake,
+                on_closed=self._forget_handshake,
+            )
+            self._in_handshake[handshake] = None
+            self._logins.add(handshake)
+
+    def _on_handshake(
+        self, handshake: Handshake, transport: Transport, certificate: bytes | None
+    ) -> None:
+        """Creates the connection; the handshake hands its place on."""
+        try:
+            handler = self._handler_of(handshake.listener, handshake.peer_address, certificate)
+        except CloseConnectionError as error:
+            self._log_refusal(handshake.peer, str(error))
+            transport.close()
+            self._forget_handshake(handshake)
+            return
+        del self._in_handshake[handshake]
+        self._logins.discard(handshake)
+        self._begin(transport, handshake.peer, handshake.listener, handler)
+
+    def _begin(
+        self,
+        transport: Transport,
+        peer: str,
+        listener: str,
+        handler: RequestHandler | AuthenticationGate,
+    ) -> None:
+        frame_bytes_max, memory = self._limits().request_bytes_max, self._memory
         if isinstance(handler, AuthenticationGate):
-            frame_bytes_max = min(handler.frame_bytes_max, limits.request_bytes_max)
-            frames = FrameBuffer(frame_bytes_max, self._login_memory)
+            frame_bytes_max = min(handler.frame_bytes_max, frame_bytes_max)
+            memory = self._logins.memory
         connection = Connection(
-            self._network.transport(connected, self._loop),
-            peer=f"{host}:{address[1]}",
-            listener=name,
+            transport,
+            peer=peer,
+            listener=listener,
             handler=handler,
             loop=self._loop,
             spawn=self._spawn,
             clock=self._clock,
-            frames=frames,
+            frames=FrameBuffer(frame_bytes_max, memory),
             on_close=self._forget,
             on_refused=self._log_refusal,
             on_failed=self._log_failure,
             cold_turns=self._cold_turns,
         )
-        if isinstance(handler, AuthenticationGate):
-            self._logins[connection] = None
-            handler.on_open = partial(self._on_login, connection, limits.request_bytes_max)
         self._connections[connection] = None
+        if isinstance(handler, AuthenticationGate):
+            self._logins.add(connection)
+            handler.on_open = partial(self._on_login, connection)
 
-    def _may_log_in(self, handler: RequestHandler | AuthenticationGate) -> bool:
-        """Returns whether a connection with this handler has a place; may close another for it."""
-        if not isinstance(handler, AuthenticationGate) or len(self._logins) < LOGINS_MAX:
+    def _has_place(self) -> bool:
+        """Returns whether another one may log in; may close one for it."""
+        if not self._logins.are_full:
             return True
-        oldest = next(iter(self._logins))
-        if self._clock.monotonic_s() - oldest.opened_s <= LOGIN_GRACE_S:
-            return False
-        self._end_login(oldest, "others wait to log in")
-        return True
+        slow = self._logins.replaceable()
+        if slow is not None:
+            self._end_login(slow, "others wait to log in")
+        return slow is not None
 
-    def _on_login(self, connection: Connection, frame_bytes_max: int) -> None:
+    def _on_login(self, connection: Connection) -> None:
         """Called at each login of a connection."""
         if connection in self._logins:
-            del self._logins[connection]
-            connection.allow_frames(frame_bytes_max, self._memory)
+            self._logins.discard(connection)
+            connection.allow_frames(self._limits().request_bytes_max, self._memory)
 
-    def _end_login(self, connection: Connection, reason: str) -> None:
+    def _end_login(self, newcomer: Newcomer, reason: str) -> None:
         self._closed_login_total += 1
-        self._log_refusal(connection.peer, reason)
-        connection.close(reason)
+        if self._handshakes is not None and newcomer in self._in_handshake:
+            self._handshakes.fail(newcomer.listener, newcomer.peer, "timeout", reason)
+        else:
+            self._log_refusal(newcomer.peer, reason)
+        newcomer.close(reason)
 
     def _log_refusal(self, peer: str, reason: str) -> None:
         """Logs why a client was disconnected, which the wire cannot tell; at a limited rate."""
@@ -349,13 +360,20 @@ class Server:
     def _forget(self, connection: Connection) -> None:
         if connection in self._connections:
             del self._connections[connection]
-            self._logins.pop(connection, None)
-            host = connection.peer_address
-            self._by_listener[connection.listener] -= 1
-            self._by_address[host] -= 1
-            if not self._by_address[host]:
-                # One entry per connected address, not per address ever seen.
-                del self._by_address[host]
+            self._free_place(connection)
+
+    def _forget_handshake(self, handshake: Handshake) -> None:
+        if handshake in self._in_handshake:
+            del self._in_handshake[handshake]
+            self._free_place(handshake)
+
+    def _free_place(self, closed: Newcomer) -> None:
+        self._logins.discard(closed)
+        self._by_listener[closed.listener] -= 1
+        self._by_address[closed.peer_address] -= 1
+        if not self._by_address[closed.peer_address]:
+            # One entry per connected address, not per address ever seen.
+            del self._by_address[closed.peer_address]
 
     def _pause_accepting(self, listening: socket.socket, reason: str | None) -> None:
         """Leaves new clients in the backlog for ACCEPT_PAUSE_S.
@@ -422,10 +440,8 @@ class Server:
                 connection.close("idle for connections.max.idle.ms")
             elif quiet_s > SHRINK_AFTER_S:
                 connection.shrink()
-        for connection in tuple(self._logins):
-            if now_s - connection.opened_s <= LOGIN_S:
-                break
-            self._end_login(connection, f"no login within {LOGIN_S:.0f} s")
+        for newcomer in self._logins.overdue():
+            self._end_login(newcomer, f"no login within {LOGIN_S:.0f} s")
         excess = len(self._connections) - limits.connections_max
         if excess > 0:
             quietest = sorted(self._connections, key=lambda one: one.last_progress_s)
@@ -454,6 +470,8 @@ class Server:
         self.stop_accepting()
         for held in tuple(self._held):
             self._close_held(held)
+        for handshake in tuple(self._in_handshake):
+            handshake.close("broker is stopping")
         for connection in tuple(self._connections):
             connection.close("broker is stopping")
         if self._cold_turns is not None:
@@ -461,7 +479,7 @@ class Server:
 
     def statistics(self) -> ServerStatistics:
         return ServerStatistics(
-            connections=len(self._connections),
+            connections=len(self._connections) + len(self._in_handshake),
             muted_connections=sum(c.is_muted for c in self._connections),
             accepted_total=self._accepted_total,
             refused_total=self._refused_total,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.network.server import Network, SystemNetwork
+from strandline.broker.network.sockets import Network, SystemNetwork
 from strandline.broker.server.workers import Workers
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.concurrency.resizable_pool import ResizablePool

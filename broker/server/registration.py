@@ -19,7 +19,7 @@ from strandline.storage.local.formats.checkpoint import decode_id
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
 # SecurityProtocol in requests and records.
-_PROTOCOLS = {"PLAINTEXT": 0, "SASL_PLAINTEXT": 2}
+_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 # Replaced by the controller.
 _NO_EPOCH = -1
 

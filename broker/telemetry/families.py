@@ -85,6 +85,13 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         Connections whose clients have not logged in yet.
     strandline_failed_logins_total{address}
         Failed logins, by the client's address; from the hundredth address on as "other".
+    strandline_tls_handshakes_total{listener,protocol,cipher}
+        Handshakes of TLS that are done, by listener, protocol and cipher suite.
+    strandline_tls_handshake_failures_total{listener,reason}
+        Handshakes of TLS that failed, by reason.
+    strandline_tls_certificate_days_left{listener,certificate}
+        Days until the broker's own certificate ends (own), or the first of its authorities
+        (trusted) or of its lists of revoked certificates (crl); negative afterwards.
     strandline_connections_muted
         Connections that a quota mutes.
     strandline_receive_buffer_bytes

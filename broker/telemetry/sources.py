@@ -66,6 +66,17 @@ class ArchiveSources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSources:
+    """Handshakes by listener, protocol and cipher, failed ones by listener and reason, and the days
+    that certificates have left, by listener and kind.
+    """
+
+    done: Callable[[], Mapping[tuple[str, str, str], int]]
+    failed: Callable[[], Mapping[tuple[str, str], int]]
+    days_left: Callable[[], Mapping[tuple[str, str], float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """The parts of a broker that the page reads."""
 
@@ -88,3 +99,5 @@ class Sources:
     cleaner: CleanerFigures
     # Without an object store None.
     archive: ArchiveSources | None
+    # Without a listener that has TLS None.
+    tls: TlsSources | None = None

@@ -25,8 +25,8 @@ names the line, the accepted values, and the nearest known name.
 
 Defaults are Kafka's with these exceptions. `node.id` is 1. `log.dir` is a folder under the working
 directory, because the system empties Kafka's `/tmp` at boot. `listeners` is this machine alone,
-because by default the broker asks no client for a password. `sasl.enabled.mechanisms` is unset and
-`listener.security.protocol.map` has no TLS, because the broker serves neither GSSAPI nor TLS.
+because by default the broker asks no client for a password. `sasl.enabled.mechanisms` is unset,
+because the broker does not serve GSSAPI.
 
 The broker reads its properties at the start. You can alter those marked *dynamic* while it runs,
 for one broker or for all (`kafka-configs --entity-type brokers`). That value overrides the file,

@@ -70,9 +70,9 @@ OPERATOR = (
         '"s3:AbortMultipartUpload"',
     ),
     Question(
-        "There is no TLS: what can I do instead?",
-        "how-to/secure.md#without-tls-encrypt-the-network",
-        "ssl_certificate ",
+        "How do I encrypt the connections of clients?",
+        "how-to/secure.md#tls",
+        "ssl.keystore.location=/etc/strandline/tls/broker.pem",
     ),
     Question(
         "How much RAM does it need?",

@@ -23,6 +23,8 @@ LABELS_OF_PROMETHEUS = {"job", "instance", "quantile", "alertstate", "alertname"
 # Series that stand on the page only while something is wrong.
 WHILE_FAILING = {
     "strandline_failed_logins_total",
+    "strandline_tls_certificate_days_left",
+    "strandline_tls_handshake_failures_total",
     "strandline_remote_copy_failing_seconds",
     "strandline_remote_delete_failing_seconds",
     "strandline_remote_down_seconds",

@@ -93,6 +93,7 @@ class TopicHandlers:
             ),
             (topic.name for topic in topics),
         )
+        await self._services.replicas.created(result.topic_id for result in done)
         results = [*done, *(_throttled(topic.name) for topic in refused)]
         return CreateTopicsResponse(
             throttle_time_ms=admission.throttle_ms,
@@ -186,6 +187,7 @@ class TopicHandlers:
             ),
             (topic.name for topic in topics),
         )
+        await self._services.replicas.created(result.topic_id for result in done)
         results = [*done, *(_throttled(topic.name) for topic in refused)]
         return CreatePartitionsResponse(
             throttle_time_ms=admission.throttle_ms,

@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from strandline.broker.authorization.authorizer import EVERY_RIGHT, Access, Authorizer
 from strandline.broker.cluster.metadata.active_controller import ActiveController, ControllerClient
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.cluster.metadata.view import MetadataView
@@ -35,6 +36,8 @@ class Services:
     cold_pace: ColdPace
     # Runs work that decompresses, compresses or reads records.
     records: Executor
+    # None: every client may do everything.
+    authorizer: Authorizer | None = None
 
     @property
     def config(self) -> BrokerConfig:
@@ -53,3 +56,5 @@ class RequestContext(NamedTuple):
     api_version: int
     client_id: str
     caller: ClientIdentity = ANONYMOUS_CLIENT
+    # The rights of the client.
+    access: Access = EVERY_RIGHT

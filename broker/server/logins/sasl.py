@@ -9,12 +9,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.config.listener_keys import PLAIN_USERS, of_listener
+from strandline.broker.config.listener_keys import PLAIN_USERS, of_listener, sasl_listeners
 from strandline.broker.config.sasl_listeners import (
     OAUTHBEARER,
     PLAIN,
@@ -22,7 +23,6 @@ from strandline.broker.config.sasl_listeners import (
     lifetime_ms_of,
     oauth_authority_of,
     oauth_of,
-    sasl_listeners,
     users_file_of,
 )
 from strandline.broker.handlers.auth.failed_logins import FailedLogins
@@ -61,7 +61,7 @@ class _Open:
 
 
 class ConnectionHandlers:
-    """The factory of connection handlers; call it with the name of a listener and an address."""
+    """The factory of connection handlers, as HandlerOf."""
 
     def __init__(
         self,
@@ -73,8 +73,12 @@ class ConnectionHandlers:
         *,
         worker: Executor,
         record: AuditRecord | None = None,
+        user_of: Callable[[str, bytes], str] | None = None,
     ) -> None:
-        """`worker` runs what waits for others. Raises InvalidConfig for a bad file of users."""
+        """`worker` runs what waits for others; `user_of` returns the user of a client with a
+        certificate, at a listener. Raises InvalidConfig for a bad file of users.
+        """
+        self._user_of = user_of
         self._config = config
         self._metadata = metadata
         self._dispatcher = dispatcher
@@ -93,12 +97,17 @@ class ConnectionHandlers:
                 record=record,
             )
 
-    def __call__(self, listener: str, host: str) -> RequestHandler | AuthenticationGate:
+    def __call__(
+        self, listener: str, host: str, certificate: bytes | None = None, /
+    ) -> RequestHandler | AuthenticationGate:
         address = java_address(host)
         gate = self._gates.get(listener)
         if gate is not None:
             return gate(address=address)
-        return _Open(self._dispatcher, ClientIdentity(address=address, listener=listener))
+        caller = ClientIdentity(address=address, listener=listener)
+        if certificate is not None and self._user_of is not None:
+            caller = replace(caller, user=self._user_of(listener, certificate))
+        return _Open(self._dispatcher, caller)
 
     @property
     def loops(self) -> Mapping[str, Callable[[], Awaitable[None]]]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.listener_keys import tls_listeners
 from strandline.broker.config.listeners import CannotListen, Listener, listen_at
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.handlers.auth.failed_logins import FailedLogins
@@ -27,12 +29,13 @@ from strandline.broker.server.parts.storage import StorageParts
 from strandline.broker.telemetry.collector import metrics_page
 from strandline.broker.telemetry.http_server import MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
-from strandline.broker.telemetry.sources import ArchiveSources, Sources
+from strandline.broker.telemetry.sources import ArchiveSources, Sources, TlsSources
 from strandline.storage.clock import Clock
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from strandline.broker.audit.record import AuditRecord
+    from strandline.broker.server.tls import TlsListeners
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +76,7 @@ class FrontParts(Part):
             clock=clock,
             cold_pace=metadata.cold_pace,
             records=environment.workers.records,
+            authorizer=metadata.authorizer,
         )
         sessions = FetchSessionCache(
             running.static.fetch.sessions_max, clock, name_of=metadata.metadata.topic_name
@@ -90,6 +94,7 @@ class FrontParts(Part):
             decoding=environment.workers.decoding,
             record=record,
         )
+        tls = _tls_of(running.static)
         handlers = ConnectionHandlers(
             running.static,
             dispatcher,
@@ -98,6 +103,14 @@ class FrontParts(Part):
             failed_logins,
             worker=environment.workers.logins,
             record=record,
+            user_of=None if tls is None else partial(tls.user_of, clock),
+        )
+        handshakes = (
+            None
+            if tls is None
+            else tls.handshakes(
+                environment.workers.handshakes, clock, running.static.sasl.failed_delay_ms
+            )
         )
         server = Server(
             handlers,
@@ -110,6 +123,7 @@ class FrontParts(Part):
             spawn=spawn,
             network=environment.network,
             cold_turns=ColdSchedule(metadata.cold_pace, clock.monotonic_s),
+            handshakes=handshakes,
         )
         sources = Sources(
             clock=clock,
@@ -129,6 +143,13 @@ class FrontParts(Part):
             cold_pace=metadata.cold_pace,
             cleaner=logs.cleaner.figures,
             archive=archive,
+            tls=None
+            if tls is None or handshakes is None
+            else TlsSources(
+                done=lambda: handshakes.done,
+                failed=lambda: handshakes.failed,
+                days_left=partial(tls.days_left, clock),
+            ),
         )
         return cls(
             running=running,
@@ -143,6 +164,7 @@ class FrontParts(Part):
                 "requests": dispatcher.run,
                 **handlers.loops,
                 **({} if record is None else {"record": record.run}),
+                **({} if tls is None else {"TLS": partial(tls.renew_forever, running, clock)}),
             },
         )
 
@@ -193,6 +215,20 @@ def _fetch_handler(
     from strandline.broker.handlers.audit.traffic import RecordedFetch
 
     return RecordedFetch(services, sessions, record)
+
+
+def check_listeners(config: BrokerConfig) -> None:
+    """Raises InvalidConfig for listeners that nobody could come in by."""
+    _tls_of(config)
+
+
+def _tls_of(config: BrokerConfig) -> TlsListeners | None:
+    """Returns the listeners with TLS, None if there is none. Raises InvalidConfig."""
+    if not tls_listeners(config):
+        return None
+    from strandline.broker.server.tls import TlsListeners
+
+    return TlsListeners(config)
 
 
 def _why_not_ready(server: Server, log_dirs: LogDirs) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from strandline.broker.authorization.authorizer import Authorizer
+from strandline.broker.authorization.denials import DenialLog
 from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.active_controller import ActiveController, ControllerClient
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
@@ -43,6 +45,8 @@ class MetadataParts(Part):
     running: RunningConfig
     alterations: Alterations
     quotas: ClientQuotas
+    # None: every client may do everything.
+    authorizer: Authorizer | None
     cold_pace: ColdPace
     metadata_log: MetadataLog
     metadata: MetadataView
@@ -66,6 +70,11 @@ class MetadataParts(Part):
         running = RunningConfig(config)
         quotas = ClientQuotas(environment.clock, config.quota_windows)
         await active.view.publish_to(running.follow, quotas.follow)
+        authorizer = None
+        if config.authorizer.is_enabled:
+            told = DenialLog(environment.clock)
+            authorizer = Authorizer(config.authorizer, on_denied=told.note)
+            await active.view.publish_to(authorizer.follow)
         client = ControllerClient(
             active, node_id=config.node_id, topic_defaults=lambda: running.current.topics
         )
@@ -73,6 +82,7 @@ class MetadataParts(Part):
             running=running,
             alterations=Alterations(),
             quotas=quotas,
+            authorizer=authorizer,
             cold_pace=ColdPace(lambda: running.current.pace),
             metadata_log=metadata_log,
             metadata=active.view,

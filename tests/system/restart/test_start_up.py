@@ -70,7 +70,8 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     [
         ("log.retention.hour=1", ["log.retention.hour", "log.retention.hours"]),
         ("log.segment.bytes=big", ["log.segment.bytes", "big"]),
-        ("listeners=SASL_SSL://:0", ["SASL_SSL"]),
+        ("listeners=SASL_SSL://:0", ["SASL_SSL", "sasl.enabled.mechanisms"]),
+        ("listeners=SSL://:0", ["listener SSL", "ssl.keystore.location"]),
         ("remote.log.storage.system.enable=true", ["strandline.remote.url"]),
     ],
 )

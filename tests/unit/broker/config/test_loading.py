@@ -109,7 +109,6 @@ def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
         ("listeners=", "listeners: expected at least one NAME://host:port"),
         ("listeners=localhost:9092", "listeners='localhost:9092': expected NAME://host:port"),
         ("listeners=PLAINTEXT://h:99999", "the port must be at most 65535"),
-        ("listeners=SSL://h:1", "listeners=SSL://h:1: SSL is not served yet; expected PLAINTEXT"),
         ("listeners=INTERNAL://h:1", "expected INTERNAL:PLAINTEXT in it"),
         ("listeners=PLAINTEXT://a:1,PLAINTEXT://b:2", "the listener name PLAINTEXT is used twice"),
         ("listeners=PLAINTEXT://0.0.0.0:1", "set advertised.listeners to what clients can reach"),
@@ -135,10 +134,14 @@ def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
         ("process.roles=controller", "expected broker or broker,controller"),
         ("controller.quorum.voters=1@a:1,2@b:1", "strandline does not join a quorum"),
         ("zookeeper.connect=localhost:2181", "there is no ZooKeeper"),
-        ("ssl.keystore.location=/x", "no TLS and no ACLs"),
+        ("ssl.provider=x", "OpenSSL has the place of Java's providers"),
+        ("ssl.engine.factory.class=x.Y", "OpenSSL has the place of Java's providers"),
+        ("ssl.client.auth=yes", "expected one of required, requested, none"),
+        ("ssl.enabled.protocols=TLSv1.1", "expected one of TLSv1.2, TLSv1.3"),
+        ("listener.name.x.ssl.keystore.tpye=PEM", "is not supported"),
         ("sasl.jaas.config=x", "listener.name.<name>.plain.sasl.jaas.config"),
-        ("authorizer.class.name=x.Y", "no TLS and no ACLs"),
-        ("security.inter.broker.protocol=SSL", "no TLS and no ACLs"),
+        ("authorizer.class.name=x.Y", "StandardAuthorizer"),
+        ("security.inter.broker.protocol=TLS", "leave the broker open"),
         ("max.connection.creation.rate=0", "at least 1"),
         ("listener.name.plaintext.max.connection.creation.rate=x", "max.connection.creation.rate"),
         ("max.connections.per.ip=0", "can be set to zero only if max.connections.per.ip.overrides"),
@@ -157,9 +160,9 @@ def test_what_cannot_be_honoured_is_refused_with_what_is_accepted(
 
 
 def test_all_faults_are_told_at_once() -> None:
-    message = refusal("nod.id=1", "num.partitions=0", "ssl.protocol=TLS", "listeners=x")
+    message = refusal("nod.id=1", "num.partitions=0", "ssl.provider=x", "listeners=x")
     assert message.startswith("3 faults in the configuration:")
-    for part in ("did you mean node.id?", "num.partitions=0", "ssl.protocol is not supported"):
+    for part in ("did you mean node.id?", "num.partitions=0", "ssl.provider is not supported"):
         assert part in message
 
 

@@ -11,8 +11,10 @@ from dataclasses import replace
 
 import pytest
 
+from strandline.broker.network import logins as logins_module
 from strandline.broker.network import server as server_module
 from strandline.broker.network.frames import BUSY_BYTES_MAX, INITIAL_BYTES, FrameBuffer
+from strandline.broker.network.logins import LOGIN_GRACE_S, LOGIN_S
 from strandline.broker.network.pacing import PACED_PREFIX, UNPACED, congestion_control
 from strandline.broker.network.responses import (
     Answer,
@@ -24,8 +26,6 @@ from strandline.broker.network.responses import (
     ThrottledParts,
 )
 from strandline.broker.network.server import (
-    LOGIN_GRACE_S,
-    LOGIN_S,
     REFUSAL_LOG_S,
     STALLED_S,
     NetworkConfig,
@@ -578,7 +578,7 @@ def test_all_who_have_not_logged_in_have_one_pool_and_keep_nobody_else_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pool_bytes = 3 * GATE_BYTES
-    monkeypatch.setattr(server_module, "LOGIN_BYTES_MAX", pool_bytes)
+    monkeypatch.setattr(logins_module, "LOGIN_BYTES_MAX", pool_bytes)
 
     async def test(server: Server, _clock: ManualClock, plain_port: int) -> None:
         port = server.listen("127.0.0.1", 0, "SASL")
@@ -606,7 +606,7 @@ def test_all_who_have_not_logged_in_have_one_pool_and_keep_nobody_else_out(
 def test_only_so_many_log_in_at_a_time_and_the_slowest_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server_module, "LOGINS_MAX", 2)
+    monkeypatch.setattr(logins_module, "LOGINS_MAX", 2)
 
     async def test(server: Server, clock: ManualClock, plain_port: int) -> None:
         port = server.listen("127.0.0.1", 0, "SASL")

@@ -1,0 +1,287 @@
+"""Handshakes of TLS: they run in threads, because one costs the loop a millisecond.
+
+    accepted ──► WAITING ── bytes came ──► WORKING ──► done: a transport, and who the peer is
+                    ▲                         │
+                    └── OpenSSL wants more ───┴──► failed: an alert, a pause, and the end
+
+A connection begins only when its handshake is done. Until then the server has this in its place,
+which takes part in its limits: of connections, of those that log in at a time, and of their time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from contextlib import suppress
+
+from strandline.broker.network.tls_transport import Scratch, TlsSession, TlsTransport
+from strandline.storage.clock import Clock
+from strandline.storage.errors import OutOfResources
+from strandline.storage.quiet_log import QuietLog
+
+log = logging.getLogger(__name__)
+
+# Of one peer, all together: a chain of certificates has some KiB, of which Java reads 32.
+HANDSHAKE_BYTES_MAX = 128 * 1024
+_RECEIVE_BYTES = 16 * 1024
+# A line for each reason in this time: peers retry at once.
+LOG_S = 10.0
+
+# Reasons of failures, as the metric has them.
+DISCONNECTED, TIMEOUT, OTHER = "disconnected", "timeout", "other"
+_BY_VERIFICATION = {
+    3: "no_crl",
+    9: "not_yet_valid",
+    10: "expired",
+    12: "crl_expired",
+    23: "revoked",
+}
+_BY_REASON = {
+    "HTTP_REQUEST": "plaintext",
+    "HTTPS_PROXY_REQUEST": "plaintext",
+    "WRONG_VERSION_NUMBER": "plaintext",
+    "UNKNOWN_PROTOCOL": "plaintext",
+    "UNSUPPORTED_PROTOCOL": "protocol",
+    "VERSION_TOO_LOW": "protocol",
+    "NO_PROTOCOLS_AVAILABLE": "protocol",
+    "INAPPROPRIATE_FALLBACK": "protocol",
+    "NO_SHARED_CIPHER": "cipher",
+    "NO_SUITABLE_SIGNATURE_ALGORITHM": "cipher",
+    "NO_SUITABLE_KEY_SHARE": "cipher",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "no_certificate",
+}
+
+
+def reason_of(error: OSError) -> str:
+    """Returns one of the few reasons that the metric has."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return _BY_VERIFICATION.get(error.verify_code, "untrusted")
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or ""
+        # What the peer does not like of us; usually the certificate.
+        return _BY_REASON.get(reason, "alert" if "ALERT" in reason else OTHER)
+    return DISCONNECTED
+
+
+class Handshakes:
+    """The handshakes of a server: what they share, and their counts."""
+
+    def __init__(
+        self,
+        contexts: Mapping[str, Callable[[], ssl.SSLContext]],
+        workers: Executor,
+        clock: Clock,
+        *,
+        failed_delay_s: float,
+    ) -> None:
+        """`contexts` return that of the moment, by listener. A failed one is closed after a delay,
+        which lets its alert arrive.
+        """
+        self.workers = workers
+        self.clock = clock
+        self.failed_delay_s = failed_delay_s
+        self.scratch = Scratch()
+        self.loop = asyncio.get_running_loop()
+        self._contexts = contexts
+        self._quiet_log = QuietLog(log, clock, quiet_s=LOG_S)
+        # By listener, protocol and cipher suite; by listener and reason.
+        self.done: Counter[tuple[str, str, str]] = Counter()
+        self.failed: Counter[tuple[str, str]] = Counter()
+
+    def are_needed(self, listener: str) -> bool:
+        return listener in self._contexts
+
+    def begin(
+        self,
+        connected: socket.socket,
+        *,
+        peer: str,
+        listener: str,
+        on_done: Callable[[Handshake, TlsTransport, bytes | None], None],
+        on_closed: Callable[[Handshake], None],
+    ) -> Handshake:
+        """Owns the socket until `on_done`, which gets the peer's certificate in DER, if any."""
+        session = TlsSession.of_server(self._contexts[listener]())
+        return Handshake(
+            self,
+            connected,
+            session,
+            peer=peer,
+            listener=listener,
+            on_done=on_done,
+            on_closed=on_closed,
+        )
+
+    def count(self, listener: str, tls: ssl.SSLObject) -> None:
+        suite = tls.cipher()
+        self.done[listener, tls.version() or "", suite[0] if suite else ""] += 1
+
+    def fail(self, listener: str, peer: str, reason: str, message: str) -> None:
+        self.failed[listener, reason] += 1
+        self._quiet_log.say(
+            logging.WARNING,
+            "TLS handshake failed",
+            reason,
+            {"peer": peer, "listener": listener, "reason": reason, "error": message},
+        )
+
+
+class Handshake:
+    """One connection whose handshake is not done."""
+
+    __slots__ = (
+        "_all",
+        "_descriptor",
+        "_is_reading",
+        "_is_working",
+        "_on_closed",
+        "_on_done",
+        "_received_bytes",
+        "_session",
+        "_socket",
+        "closed",
+        "listener",
+        "opened_s",
+        "peer",
+        "peer_address",
+    )
+
+    def __init__(
+        self,
+        handshakes: Handshakes,
+        connected: socket.socket,
+        session: TlsSession,
+        *,
+        peer: str,
+        listener: str,
+        on_done: Callable[[Handshake, TlsTransport, bytes | None], None],
+        on_closed: Callable[[Handshake], None],
+    ) -> None:
+        self._all = handshakes
+        self._socket = connected
+        self._descriptor = connected.fileno()
+        self._session = session
+        self._on_done = on_done
+        self._on_closed = on_closed
+        self._received_bytes = 0
+        self._is_working = False
+        self.peer = peer
+        self.peer_address = peer.rpartition(":")[0]
+        self.listener = listener
+        self.closed = False
+        self.opened_s = handshakes.clock.monotonic_s()
+        self._is_reading = True
+        handshakes.loop.add_reader(self._descriptor, self._on_readable)
+
+    def __repr__(self) -> str:
+        return f"<Handshake {self.peer} received={self._received_bytes}>"
+
+    def _on_readable(self) -> None:
+        if self._is_working:
+            self._stop_reading()
+            return
+        received = self._all.scratch.received[:_RECEIVE_BYTES]
+        try:
+            size = self._socket.recv_into(received)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._fail(DISCONNECTED, error.strerror or "")
+            return
+        if not size:
+            # Whoever only looks whether the port is open is no failure.
+            if self._received_bytes:
+                self._fail(DISCONNECTED, "the client left")
+            else:
+                self.close("closed by the client")
+            return
+        self._received_bytes += size
+        if self._received_bytes > HANDSHAKE_BYTES_MAX:
+            self._fail(OTHER, f"more than {HANDSHAKE_BYTES_MAX} bytes")
+            return
+        self._session.incoming.write(received[:size])
+        self._is_working = True
+        try:
+            step = self._all.loop.run_in_executor(self._all.workers, _step, self._session.tls)
+        except (OutOfResources, RuntimeError) as error:
+            self._fail(OTHER, str(error))
+            return
+        step.add_done_callback(self._on_step)
+
+    def _on_step(self, step: asyncio.Future[OSError | bool]) -> None:
+        self._is_working = False
+        if self.closed or step.cancelled():
+            return
+        found = step.result()
+        is_sent = self._flush()
+        if isinstance(found, OSError):
+            message = getattr(found, "verify_message", "") or getattr(found, "reason", "")
+            self._fail(reason_of(found), message or str(found))
+        elif not is_sent:
+            self._fail(OTHER, "the client does not read")
+        elif found:
+            self._finish()
+        elif not self._is_reading:
+            self._is_reading = True
+            self._all.loop.add_reader(self._descriptor, self._on_readable)
+
+    def _flush(self) -> bool:
+        """Sends what OpenSSL has to say: a few KiB, for which each new socket has room."""
+        unsent = self._session.outgoing.read()
+        try:
+            return not unsent or self._socket.send(unsent) == len(unsent)
+        except OSError:
+            return False
+
+    def _finish(self) -> None:
+        self.closed = True
+        self._stop_reading()
+        tls = self._session.tls
+        self._all.count(self.listener, tls)
+        transport = TlsTransport(self._socket, self._all.loop, self._session, self._all.scratch)
+        self._on_done(self, transport, tls.getpeercert(binary_form=True))
+
+    def _stop_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._all.loop.remove_reader(self._descriptor)
+
+    def _fail(self, reason: str, message: str) -> None:
+        self._all.fail(self.listener, self.peer, reason, message)
+        self._is_working = True
+        self._stop_reading()
+        # An immediate end could overtake the alert, and the client would see no reason.
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        self._all.loop.call_later(self._all.failed_delay_s, self.close, reason)
+
+    def expire(self) -> None:
+        """Its time is over."""
+        self._all.fail(self.listener, self.peer, TIMEOUT, "not done in time")
+        self.close(TIMEOUT)
+
+    def close(self, reason: str) -> None:
+        """Closes the socket; calling it again does nothing."""
+        if self.closed:
+            return
+        self.closed = True
+        self._stop_reading()
+        self._socket.close()
+        log.debug("handshake ended", extra={"fields": {"peer": self.peer, "reason": reason}})
+        self._on_closed(self)
+
+
+def _step(tls: ssl.SSLObject) -> OSError | bool:
+    """Goes on with the handshake, in a thread; returns whether it is done, or why it failed."""
+    try:
+        tls.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    except OSError as error:
+        return error
+    return True

@@ -1,0 +1,1 @@
+"""TLS: keys and certificates as Kafka configures them, contexts, and the names of clients."""
