@@ -7,11 +7,16 @@ as fast as it can, and may make up names: NAMES_TOLD_MAX of a kind are told each
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from strandline.broker.authorization.authorizer import Denial
 from strandline.broker.security.acl import AclOperation, PatternType, ResourceKind
 from strandline.storage.clock import Clock
 from strandline.storage.quiet_log import QuietLog
+
+if TYPE_CHECKING:
+    from strandline.broker.audit.record import AuditRecord
 
 log = logging.getLogger(__name__)
 
@@ -27,16 +32,15 @@ class DenialLog:
 
     def note(self, denial: Denial) -> None:
         """Writes a line, unless there was one of the same lately."""
-        rule = denial.rule
+        operation, resource, rule = _texts(denial)
         fields: dict[str, object] = {
             "principal": denial.principal,
             "host": denial.host,
-            "operation": AclOperation(denial.operation).name,
-            "resource": f"{ResourceKind(denial.kind).name}:{denial.name}",
+            "operation": operation,
+            "resource": resource,
         }
-        if rule is not None:
-            pattern = PatternType(rule.pattern).name if rule.pattern in _PATTERNS else rule.pattern
-            fields["denied_by"] = f"{pattern}:{rule.name} {rule.principal} from {rule.host}"
+        if rule:
+            fields["denied_by"] = rule
         self._quiet_log.say(
             logging.INFO,
             "denied",
@@ -52,3 +56,31 @@ class DenialLog:
 
 
 _PATTERNS = frozenset(PatternType)
+
+
+def recorded_too(record: AuditRecord, note: Callable[[Denial], None]) -> Callable[[Denial], None]:
+    """Returns what tells a denial to the record, and to `note`."""
+
+    def tell(denial: Denial) -> None:
+        operation, resource, rule = _texts(denial)
+        record.denied(
+            principal=denial.principal,
+            address=denial.host,
+            operation=operation,
+            resource=resource,
+            rule=rule,
+        )
+        note(denial)
+
+    return tell
+
+
+def _texts(denial: Denial) -> tuple[str, str, str]:
+    """Returns operation, resource and the rule that denies it; no rule is empty."""
+    rule = denial.rule
+    text = ""
+    if rule is not None:
+        pattern = PatternType(rule.pattern).name if rule.pattern in _PATTERNS else rule.pattern
+        text = f"{pattern}:{rule.name} {rule.principal} from {rule.host}"
+    resource = f"{ResourceKind(denial.kind).name}:{denial.name}"
+    return AclOperation(denial.operation).name, resource, text

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from strandline.broker.authorization.denials import recorded_too
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listener_keys import tls_listeners
 from strandline.broker.config.listeners import CannotListen, Listener, listen_at
@@ -65,6 +66,9 @@ class FrontParts(Part):
         clock, running = environment.clock, metadata.running
         traffic, failed_logins = RequestTraffic(), FailedLogins(clock)
         record = _record(running.static.audit.file, clock)
+        authorizer = metadata.authorizer
+        if record is not None and authorizer is not None:
+            authorizer.on_denied = recorded_too(record, authorizer.on_denied)
         services = Services(
             running=running,
             metadata=metadata.metadata,
@@ -76,7 +80,7 @@ class FrontParts(Part):
             clock=clock,
             cold_pace=metadata.cold_pace,
             records=environment.workers.records,
-            authorizer=metadata.authorizer,
+            authorizer=authorizer,
         )
         sessions = FetchSessionCache(
             running.static.fetch.sessions_max, clock, name_of=metadata.metadata.topic_name

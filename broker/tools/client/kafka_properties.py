@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from strandline.broker.security.jaas import OAUTH_MODULE, PLAIN_MODULE, SCRAM_MODULE, parse_jaas
 from strandline.broker.tools.client.failures import WrongUse
+from strandline.storage.clock import SystemClock
 from strandline.storage.errors import InvalidConfig
 
 # Kept for librdkafka under another name.
@@ -94,7 +94,7 @@ def _token_file(properties: Mapping[str, str]) -> Path | None:
 def _read_token(path: Path) -> tuple[str, float]:
     """Returns a token, and when it ends, in seconds since 1970."""
     text = path.read_text("ascii").strip()
-    ends_s = time.time() + _TOKEN_S
+    ends_s = SystemClock().now_ms() / 1000 + _TOKEN_S
     try:
         part = text.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))

@@ -13,6 +13,7 @@ import pytest
 
 from strandline.broker.audit.login import Login
 from strandline.broker.audit.record import (
+    NAMES_TOLD_MAX,
     OTHERS,
     PAIRS_MAX,
     QUIET_S,
@@ -92,6 +93,13 @@ def test_the_same_denial_is_a_line_a_minute_and_the_others_are_counted() -> None
     rig.deny()
     (again,) = rig.lines()
     assert again["not_recorded"] == 99
+
+
+def test_names_that_a_client_makes_up_are_few_lines() -> None:
+    rig = Rig()
+    for number in range(5000):
+        rig.deny(f"TOPIC:t{number}")
+    assert len(rig.lines()) == NAMES_TOLD_MAX
 
 
 def test_failed_logins_of_an_address_are_limited_whatever_names_they_try() -> None:

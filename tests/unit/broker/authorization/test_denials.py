@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 
 import pytest
 
+from strandline.broker.audit.record import AuditRecord
 from strandline.broker.authorization.authorizer import Denial
-from strandline.broker.authorization.denials import NAMES_TOLD_MAX, DenialLog
+from strandline.broker.authorization.denials import NAMES_TOLD_MAX, DenialLog, recorded_too
 from strandline.broker.security.acl import AclOperation, AclPermission, ResourceKind
 from tests.support.manual_clock import ManualClock
 from tests.unit.broker.authorization.ruled import ALICE, HOST, rule
@@ -49,3 +52,14 @@ def test_names_that_a_client_makes_up_do_not_fill_the_log(
         for number in range(10_000):
             told.note(denial(f"t{number}"))
     assert len(caplog.records) <= NAMES_TOLD_MAX
+
+
+def test_a_denial_is_in_the_record_too() -> None:
+    output, noted = io.StringIO(), list[Denial]()
+    record = AuditRecord(logging.StreamHandler(output), ManualClock())
+    recorded_too(record, noted.append)(denial("t"))
+    line = json.loads(output.getvalue())
+    assert (line["event"], line["principal"], line["address"]) == ("denied", ALICE, HOST)
+    assert (line["operation"], line["resource"]) == ("WRITE", "TOPIC:t")
+    assert line["rule"] == f"LITERAL:t {ALICE} from *"
+    assert noted == [denial("t")]
