@@ -6,8 +6,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from strandline.broker.cluster.metadata.active_controller import ActiveController, ControllerClient
-from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
+from strandline.broker.cluster.metadata.controller_messages import Controller, TopicDefaults
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
@@ -25,9 +24,7 @@ class Services:
 
     running: RunningConfig
     metadata: MetadataView
-    # Decides on requests of clients; the other on what the broker itself asks for.
-    controller: ActiveController
-    controller_client: ControllerClient
+    controller: Controller
     replicas: ReplicaManager
     quotas: ClientQuotas
     traffic: RequestTraffic

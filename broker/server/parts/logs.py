@@ -117,7 +117,7 @@ class LogParts(Part):
         upkeep = LogUpkeep(
             replicas,
             storage.log_dirs,
-            controller=metadata.controller_client,
+            controller=metadata.controller,
             running=running,
             workers=workers,
             clock=clock,

@@ -163,7 +163,7 @@ def test_a_read_only_replica_has_the_same_image(picks: list) -> None:  # type: i
         with ThreadPoolExecutor(1) as executor:
             writer, origin = opened(store), opened(store)
             replica = FollowingController(
-                origin, opened(MemoryStore()), node_id=7, executor=executor
+                origin, opened(MemoryStore()), {}, node_id=7, executor=executor
             )
             image = MetadataImage()
 
@@ -181,7 +181,7 @@ def test_a_read_only_replica_has_the_same_image(picks: list) -> None:  # type: i
             await replica.refresh()
             assert image is replica.view.image
             again = FollowingController(
-                opened(store), opened(MemoryStore()), node_id=7, executor=executor
+                opened(store), opened(MemoryStore()), {}, node_id=7, executor=executor
             )
             assert again.view.image == image
             return image
