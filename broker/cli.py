@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 from strandline import __version__
 from strandline.broker.commands.error_hints import remedy_for
 from strandline.broker.commands.sigterm import ended_by_sigterm
-from strandline.broker.commands.store_silence import tell_of_silence
+from strandline.broker.commands.store_silence import telling_of_silence
 from strandline.broker.server.standard_streams import drop_unwritable_output, prepare_streams
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.commands.options import (
@@ -128,11 +129,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, command: str) -> int:
     run: Callable[[argparse.Namespace], int] = options.run
-    if command in ("restore", "archive", "lake", "table"):
-        tell_of_silence()
-    if command not in ("restore", "archive", "table"):
-        return run(options)
-    with ended_by_sigterm(partial(_tell_interrupted, options)):
+    with ExitStack() as stack:
+        if command in ("restore", "archive", "lake", "table"):
+            stack.enter_context(telling_of_silence())
+        if command in ("restore", "archive", "table"):
+            stack.enter_context(ended_by_sigterm(partial(_tell_interrupted, options)))
         return run(options)
 
 

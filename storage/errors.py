@@ -112,6 +112,9 @@ class ReadOnlyReplica(RecordsRejected):
 
     kafka_code = 44  # POLICY_VIOLATION
 
+    def __init__(self) -> None:
+        super().__init__("this broker is a read-only replica of another one's archive")
+
 
 class ArchiveLost(RecordsRejected):
     """Another broker owns this one's archive, so that the records would lie on one disk alone.

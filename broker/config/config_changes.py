@@ -24,6 +24,7 @@ from strandline.broker.cluster.metadata.controller_messages import (
     ControllerRequest,
     Decision,
     Intent,
+    Outcome,
     Refusal,
     TopicDefaults,
 )
@@ -52,13 +53,11 @@ ConfigResource: TypeAlias = AlterConfigsResource | IncrementalAlterConfigsResour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigResult:
+class ConfigResult(Outcome):
     """The outcome for one resource."""
 
     resource_type: int
     resource_name: str
-    error_code: ErrorCode = ErrorCode.NONE
-    error_message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Interface between handlers and the network layer: kinds of answers, and client identities.
+"""Interface between handlers and the network layer: kinds of answers.
 
 parts       bytes and file ranges, framed, ready to send
 Throttled   parts, and a time for which the client is muted afterwards
@@ -49,18 +49,6 @@ class ClosingParts(list[Part]):
     def __init__(self, parts: Iterable[Part], reason: str) -> None:
         super().__init__(parts)
         self.reason = reason
-
-
-# Kafka's name of an unauthenticated client.
-ANONYMOUS = "ANONYMOUS"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientIdentity:
-    """The user of a connection, and the listener that accepted it."""
-
-    user: str = ANONYMOUS
-    listener: str = ""
 
 
 class DeferredAnswer:

@@ -135,7 +135,7 @@ class Server:
 
     def __init__(
         self,
-        handler_of: Callable[[str], RequestHandler | AuthenticationGate],
+        handler_of: Callable[[str, str], RequestHandler | AuthenticationGate],
         *,
         limits: Callable[[], NetworkConfig],
         admit: Callable[[str], int] = lambda _address: 0,
@@ -145,7 +145,7 @@ class Server:
         network: Network | None = None,
         cold_turns: ColdSchedule | None = None,
     ) -> None:
-        """`handler_of` returns the handler of a new connection by its listener.
+        """`handler_of` returns the handler of a new connection by its listener and address.
 
         `limits` are read again at every use: they may be altered.
 
@@ -250,7 +250,7 @@ class Server:
         name, congestion = self._listening[listening]
         limits = self._limits()
         host = plain_address(address[0])
-        handler = self._handler_of(name)
+        handler = self._handler_of(name, host)
         if (
             len(self._connections) >= limits.connections_max
             or self._by_listener[name] >= limits.of_listener(name)

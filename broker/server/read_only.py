@@ -24,7 +24,8 @@ from dataclasses import replace
 from functools import partial
 
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
-from strandline.broker.cluster.replicas.read_only_replica import FollowedTiers, FollowingController
+from strandline.broker.cluster.replicas.read_only_replica import FollowingController
+from strandline.broker.cluster.replicas.tiers import BothTiers
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.network.connection import Spawn
@@ -50,6 +51,7 @@ from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.object_store.read_only import ReadOnlyStore
 from strandline.storage.tiering.changes.change_reader import ChangeReader
 from strandline.storage.tiering.manager.manager import TieringManager
+from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 
 log = logging.getLogger(__name__)
@@ -88,13 +90,10 @@ async def start_read_only(
         metadata,
         opened,
         store=store,
-        tiering=replace(config.tiering, follows=True, task_interval_ms=config.replica.poll_ms),
+        tiering=replace(config.tiering, task_interval_ms=config.replica.poll_ms),
+        lead=Lead.FOLLOWING,
     )
-    tiers = FollowedTiers(
-        tier.manager,
-        log_starts=storage.log_dirs.log_start_offsets,
-        lookups=workers.lookups,
-    )
+    tiers = BothTiers(tier.manager, storage.log_dirs.log_start_offsets, lookups=workers.lookups)
     replicas = await serve_partitions(
         environment,
         storage,

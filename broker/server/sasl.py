@@ -23,9 +23,9 @@ from strandline.broker.handlers.dispatch.dispatch import Dispatcher
 from strandline.broker.network.responses import (
     Answer,
     AuthenticationGate,
-    ClientIdentity,
     RequestHandler,
 )
+from strandline.broker.security.identity import ClientIdentity, java_address
 from strandline.broker.security.jaas import plain_passwords
 from strandline.broker.security.mechanism import Exchange
 from strandline.broker.security.plain import PlainExchange
@@ -45,16 +45,18 @@ _SECRET_WITHOUT_USERS = secrets.token_bytes(32)
 
 
 class _Open:
-    """The connection handler of a listener without SASL: every client is anonymous."""
+    """The handler of a connection without SASL."""
 
-    def __init__(self, dispatcher: Dispatcher, listener: str) -> None:
+    __slots__ = ("handle",)
+
+    def __init__(self, dispatcher: Dispatcher, caller: ClientIdentity) -> None:
         self.handle: Callable[[memoryview, str, float], Answer] = partial(
-            dispatcher.handle, caller=ClientIdentity(listener=listener)
+            dispatcher.handle, caller=caller
         )
 
 
 class ConnectionHandlers:
-    """The factory of connection handlers; call it with the name of a listener."""
+    """The factory of connection handlers; call it with the name of a listener and an address."""
 
     def __init__(
         self,
@@ -64,8 +66,8 @@ class ConnectionHandlers:
         clock: Clock,
         failed_logins: FailedLogins,
     ) -> None:
-        self._open = {one.name: _Open(dispatcher, one.name) for one in config.listeners}
-        self._gates: dict[str, Callable[[], AuthenticationGate]] = {}
+        self._dispatcher = dispatcher
+        self._gates: dict[str, Callable[..., AuthenticationGate]] = {}
         for listener in sasl_listeners(config):
             settings = settings_of(config, metadata, listener)
             self._gates[listener] = partial(
@@ -77,9 +79,12 @@ class ConnectionHandlers:
                 failed_logins=failed_logins,
             )
 
-    def __call__(self, listener: str) -> RequestHandler | AuthenticationGate:
+    def __call__(self, listener: str, host: str) -> RequestHandler | AuthenticationGate:
+        address = java_address(host)
         gate = self._gates.get(listener)
-        return self._open[listener] if gate is None else gate()
+        if gate is not None:
+            return gate(address=address)
+        return _Open(self._dispatcher, ClientIdentity(address=address, listener=listener))
 
 
 def sasl_listeners(config: BrokerConfig) -> Sequence[str]:

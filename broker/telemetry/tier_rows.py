@@ -25,6 +25,7 @@ from strandline.broker.telemetry.families import (
 from strandline.broker.telemetry.sources import ArchiveSources, Sources
 from strandline.storage.concurrency.resizable_pool import Pool
 from strandline.storage.model import TopicPartition
+from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.lifecycle import SegmentState
 from strandline.storage.tiering.policy.retry import FailureInfo
 
@@ -152,7 +153,7 @@ def tier_rows(
 
 def _ownership(archive: ArchiveSources) -> Iterator[Row]:
     """What a broker has in its archive; a read-only replica has none."""
-    yield single("strandline_remote_archive_owned", int(archive.tiering.ownership.is_ours))
+    yield single("strandline_remote_archive_owned", int(archive.tiering.lead is Lead.CONFIRMED))
     yield single("strandline_metadata_mirror_lag", archive.mirror_lag())
     yield row_of(
         "strandline_remote_deleted_objects_total",

@@ -34,7 +34,7 @@ from strandline.spark_lake.plan.planner import ScanPlan
 from strandline.spark_lake.plan.predicate import Comparison, Operator, Predicate, taken
 from strandline.spark_lake.plan.splits import Split
 from strandline.spark_lake.query.query import Query
-from strandline.spark_lake.query.query_log import log_event, read_fields
+from strandline.spark_lake.query.query_log import log_event, read_fields, telling_of_silence
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.moments import checked_ms
 from strandline.storage.records.columns.vectorised import INT64_MAX, INT64_MIN
@@ -91,10 +91,16 @@ def scan(
     """
     query = make_query(path, topics, columns=columns, filters=filters, options=options)
     refuse_jvm(query, "scan")
-    reader = query.open()
-    plan = query.plan(reader)
+    with telling_of_silence(query.options.url):
+        reader = query.open()
+        plan = query.plan(reader)
     batches = read_in_order(query, plan, reader, threads=threads or default_threads())
-    return pa.RecordBatchReader.from_batches(query.schema, batches)
+    return pa.RecordBatchReader.from_batches(query.schema, _told(batches, query.options.url))
+
+
+def _told(batches: Iterator[Any], url: str) -> Iterator[Any]:
+    with telling_of_silence(url):
+        yield from batches
 
 
 def make_query(

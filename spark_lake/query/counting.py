@@ -28,7 +28,7 @@ from strandline.spark_lake.query.arrow_scan import (
 )
 from strandline.spark_lake.query.pruning import covers, may_have, owned_chunks
 from strandline.spark_lake.query.query import Query
-from strandline.spark_lake.query.query_log import log_event, read_fields
+from strandline.spark_lake.query.query_log import log_event, read_fields, telling_of_silence
 from strandline.storage.remote.manifest.entries import SegmentEntry
 
 
@@ -42,10 +42,11 @@ def count(
     """The number of rows that `scan` would give for the same arguments; raises what it raises."""
     query = make_query(path, topics, columns=["offset"], filters=filters, options=options)
     refuse_jvm(query, "count")
-    reader = query.open()
-    plan = query.plan(reader)
-    planning = reader.statistics()
-    counted = count_plan(query, plan, reader)
+    with telling_of_silence(query.options.url):
+        reader = query.open()
+        plan = query.plan(reader)
+        planning = reader.statistics()
+        counted = count_plan(query, plan, reader)
     log_event("rows counted", read_fields(plan, counted, reader.statistics(), planning=planning))
     return counted
 

@@ -6,6 +6,8 @@
     rows counted    `count`: the same
     split read      each task, at level DEBUG
 
+and one line, at level WARNING, while `scan` or `count` waits for a store that does not answer.
+
 Spark's driver does not learn what a Python source's tasks read. But plans are deterministic, and
 tasks read the plan, except what a LIMIT saves and tasks prune by themselves.
 
@@ -25,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from strandline.spark_lake.archive.objects import ReadStatistics
 from strandline.spark_lake.plan.planner import ScanPlan
 from strandline.spark_lake.plan.splits import WINDOW_BYTES, Split
+from strandline.storage.remote.silence import TOLD_AFTER_S, SilenceWatch
 
 log = logging.getLogger("strandline.spark_lake")
 
@@ -39,6 +42,15 @@ def log_event(event: str, fields: Mapping[str, str | int], *, level: int = loggi
     context = {name: str(value) for name, value in fields.items()}
     text = "; ".join(f"{name}={value}" for name, value in context.items())
     log.log(level, "%s: %s", event, text, extra={"fields": dict(fields), "context": context})
+
+
+def telling_of_silence(url: str) -> SilenceWatch:
+    """Logs, while it is entered, that the archive does not answer; once for each silence."""
+    return SilenceWatch(_log_silence, of=url)
+
+
+def _log_silence(place: str) -> None:
+    log.warning("%s has not answered for %.0f s, still waiting", place, TOLD_AFTER_S)
 
 
 def plan_fields(plan: ScanPlan, planning: ReadStatistics) -> dict[str, str | int]:

@@ -1,7 +1,8 @@
 """Requests under way to stores, and since when they have waited without any progress.
 
     Silence           of one store: opened with it, entered by each request
-    silent_places()   the places of this process that are silent now, for commands that say so
+    silent_places()   the places of this process that are silent now
+    SilenceWatch      tells which they are, for commands and functions that make someone wait
 
 A large transfer that goes on is no silence: it notes its progress.
 """
@@ -9,12 +10,16 @@ A large transfer that goes on is no silence: it notes its progress.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from weakref import WeakSet
 
 from strandline.storage.clock import Clock, SystemClock
 
 # A transfer below this rate is as good as none.
 SLOW_BYTES_PER_S = 1024 * 1024
+# Nobody wonders about a shorter wait.
+TOLD_AFTER_S = 2.0
+LOOK_S = 0.25
 
 _open: WeakSet[Silence] = WeakSet()
 # Stores are opened while another thread looks.
@@ -66,3 +71,33 @@ def silent_places(after_s: float) -> set[str]:
     with _lock:
         opened = list(_open)
     return {one.place for one in opened if one.lasts_s >= after_s}
+
+
+class SilenceWatch:
+    """A thread that calls `tell(place)` once for each silence that lasts TOLD_AFTER_S.
+
+    A request may take its store's time, half a minute with all attempts, before its caller gets the
+    error; in a folder whose server is away it may take for ever.
+    """
+
+    def __init__(self, tell: Callable[[str], None], *, of: str | None = None) -> None:
+        """`of` is the only place to watch; None: all of this process."""
+        self._tell = tell
+        self._of = of
+        self._is_over = threading.Event()
+
+    def __enter__(self) -> None:
+        threading.Thread(target=self._watch, name="silence", daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+
+    def _watch(self) -> None:
+        told: set[str] = set()
+        while not self._is_over.wait(LOOK_S):
+            silent = silent_places(TOLD_AFTER_S)
+            if self._of is not None:
+                silent &= {self._of}
+            for place in sorted(silent - told):
+                self._tell(place)
+            told = silent

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from tests.sim.cluster import VirtualBroker, World
 
 PAUSE_S = (0.5, 20.0)
 OUTAGE_S = (1.0, 60.0)
+# The longest wait for a crash point, which may lie behind the last record.
+CRASH_S = 30.0
 SLOW_POOLS = ("disk", "metadata", "syncs", "manifests", "copier", "reader", "changes")
+
+# As often as a broker dies at one step.
+DEATHS = 3
+# Until it comes to the step again.
+DEATH_S = 600.0
+
+
+async def die_at(step: str, broker: VirtualBroker) -> None:
+    """The broker dies at a crash point, again and again."""
+    for _ in range(DEATHS):
+        assert await broker.crash_at(step, within_s=DEATH_S), f"it never came to {step}"
+        await broker.start()
 
 
 class Chaos:
     """Troubles one broker until it is told to end; heals everything then."""
 
-    def __init__(self, world: World, broker: VirtualBroker) -> None:
+    def __init__(self, world: World, broker: VirtualBroker, points: Sequence[str] = ()) -> None:
+        """It also dies at crash points, if there are any that it comes to."""
         self._world = world
         self._broker = broker
+        self._points = points
         self._troubles: list[Callable[[], Awaitable[None]]] = [
             self._cut,
             self._slow,
@@ -27,6 +43,8 @@ class Chaos:
             self._kill,
             self._lose_power,
         ]
+        if points:
+            self._troubles.append(self._crash)
 
     async def run(self, times: int) -> None:
         world = self._world
@@ -61,6 +79,10 @@ class Chaos:
     async def _kill(self) -> None:
         await self._broker.kill()
         await self._broker.start()
+
+    async def _crash(self) -> None:
+        if await self._broker.crash_at(self._world.random.choice(self._points), within_s=CRASH_S):
+            await self._broker.start()
 
     async def _lose_power(self) -> None:
         await self._broker.lose_power()

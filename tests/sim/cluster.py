@@ -25,6 +25,7 @@ from strandline.broker.config.loading import load_config
 from strandline.broker.server.environment import Environment
 from strandline.broker.server.workers import Workers
 from strandline.storage import entropy
+from strandline.storage.crash_points import SimulatedCrash, simulated_crash
 from tests.sim.children import start_inline
 from tests.sim.client import VirtualClient
 from tests.sim.disk import Disk
@@ -65,6 +66,15 @@ class World:
         self.disk = Disk(self.random)
         # Pools whose jobs take seconds now.
         self.slow: set[str] = set()
+        # Called when a crash point is reached where the broker is to die.
+        self.on_crash: Callable[[], None] = lambda: None
+        loop.set_exception_handler(self._on_exception)
+
+    def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if isinstance(context.get("exception"), SimulatedCrash):
+            self.on_crash()
+        else:
+            loop.default_exception_handler(context)
 
     def note(self, *what: object) -> None:
         self.trace.append((round(self.loop.time(), 6), *what))
@@ -122,7 +132,7 @@ class VirtualBroker:
         world.note("ready", self.port)
 
     def _make_pool(self, size: int, name: str) -> TimedPool:
-        pool = TimedPool(size, name, self.world.draw_job)
+        pool = TimedPool(size, name, self.world.draw_job, self._note_crash)
         self._pools.append(pool)
         return pool
 
@@ -134,13 +144,41 @@ class VirtualBroker:
             await serving.stop()
         self._pools.clear()
 
-    async def kill(self) -> None:
-        """The process dies: nothing of it has an effect any more."""
-        self.world.note("kill", self.port)
+    def _note_crash(self) -> None:
+        self.world.on_crash()
+
+    def _die(self) -> None:
         for pool in self._pools:
             pool.die()
         self._pools.clear()
         self.world.network.kill(self.port)
+
+    async def crash_at(self, point: str, *, within_s: float) -> bool:
+        """Dies where it comes to a crash point; returns whether it did, in so many seconds."""
+        crashed = asyncio.Event()
+
+        def on_crash() -> None:
+            self._die()
+            crashed.set()
+
+        assert self._serving is not None
+        self.world.on_crash = on_crash
+        waiting = asyncio.ensure_future(crashed.wait())
+        with simulated_crash(point):
+            # What is no job ends the broker's tasks.
+            await self._serving.ended((waiting,), within_s=within_s)
+        waiting.cancel()
+        self.world.on_crash = lambda: None
+        has_died = crashed.is_set() or self._serving.has_ended
+        self.world.note("crash point", point, has_died)
+        if has_died:
+            await self.kill()
+        return has_died
+
+    async def kill(self) -> None:
+        """The process dies: nothing of it has an effect any more."""
+        self.world.note("kill", self.port)
+        self._die()
         serving, self._serving = self._serving, None
         if serving is not None:
             await serving.die()

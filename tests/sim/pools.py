@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from strandline.storage.concurrency.resizable_pool import Pool
+from strandline.storage.crash_points import SimulatedCrash
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -52,9 +53,18 @@ class JobTime:
 class TimedPool(Pool):
     """A pool of `size` places over the running loop's time."""
 
-    def __init__(self, size: int, name: str, draw: Callable[[str], JobTime]) -> None:
-        """`draw` is asked with the pool's name when a job begins."""
+    def __init__(
+        self,
+        size: int,
+        name: str,
+        draw: Callable[[str], JobTime],
+        on_crash: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`draw` is asked with the pool's name when a job begins; `on_crash` is called when one
+        comes to a crash point where the process is to die.
+        """
         self.name = name
+        self._on_crash = on_crash
         self._size = size
         self._draw = draw
         self._loop = asyncio.get_running_loop()
@@ -102,16 +112,23 @@ class TimedPool(Pool):
             if time.is_late:
                 self._loop.call_later(time.seconds, self._end_late, future, call)
                 continue
-            done: Future[Any] = Future()
-            run_into(done, call)
+            done = self._run(call)
             self._loop.call_later(time.seconds, self._end, future, done)
+
+    def _run(self, call: Callable[[], Any]) -> Future[Any]:
+        """The result, which is never there if the process died."""
+        done: Future[Any] = Future()
+        try:
+            run_into(done, call)
+        except SimulatedCrash:
+            self.die()
+            self._on_crash()
+        return done
 
     def _end_late(self, future: Future[Any], call: Callable[[], Any]) -> None:
         if self._is_dead:
             return
-        done: Future[Any] = Future()
-        run_into(done, call)
-        self._end(future, done)
+        self._end(future, self._run(call))
 
     def _end(self, future: Future[Any], done: Future[Any]) -> None:
         if self._is_dead:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from strandline.storage.errors import StrandlineError
 from strandline.storage.tiering.copy import inspection
 from tests.spark.asked import as_set, by_load, by_source, rows_of
-from tests.support.heavy import first
+from tests.support.heavy import heavy
 from tests.unit.spark_lake.random_damage import Vandal
 from tests.unit.spark_lake.random_questions import (
     Question,
@@ -24,14 +24,12 @@ from tests.unit.spark_lake.random_questions import (
     told,
 )
 
-DAMAGES = 12
-
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("seed", first(1, [1, 2]))
+@pytest.mark.parametrize(("seed", "damages"), [(1, 4), heavy(1, 12), heavy(2, 12)])
 def test_a_damaged_object_is_named_or_costs_nothing_by_every_way(
-    spark: SparkSession, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, seed: int, damages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspection, "CHUNK_BYTES_MIN", 300)
     source = random.Random(seed)
@@ -53,7 +51,7 @@ def test_a_damaged_object_is_named_or_costs_nothing_by_every_way(
         return answer
 
     refused = 0
-    for _ in range(DAMAGES):
+    for _ in range(damages):
         question = questions.next()
         with vandal.damage() as damage:
             for way in ("source", "python", "jvm"):

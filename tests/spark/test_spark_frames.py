@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from strandline.spark_lake import load, register, scan
 from strandline.storage.records.batch.record import Record
 from strandline.storage.records.compression import Codec
-from tests.support.heavy import first
+from tests.support.heavy import HEAVY, heavy
 from tests.unit.spark_lake.archive_builder import (
     START_MS,
     ArchiveBuilder,
@@ -166,6 +166,7 @@ else:
 """
 
 
+@HEAVY
 def test_a_session_that_takes_no_jar_reads_everything_in_python(
     spark: SparkSession, archive: ArchiveBuilder
 ) -> None:
@@ -285,9 +286,9 @@ def mixed_archive(folder: Path, source: random.Random) -> ArchiveBuilder:
     return archive
 
 
-@pytest.mark.parametrize("seed", first(1, [1, 2]))
+@pytest.mark.parametrize(("seed", "rounds"), [(1, 1), heavy(1, 4), heavy(2, 4)])
 def test_random_filters_give_the_rows_that_spark_alone_would_give(
-    spark: SparkSession, tmp_path: Path, seed: int
+    spark: SparkSession, tmp_path: Path, seed: int, rounds: int
 ) -> None:
     source = random.Random(seed)
     archive = mixed_archive(tmp_path / "archive", source)
@@ -303,7 +304,7 @@ def test_random_filters_give_the_rows_that_spark_alone_would_give(
     told = "topic, partition, offset, unix_micros(timestamp), timestampType, key, value"
     spark.conf.set("spark.sql.session.timeZone", ["Asia/Kolkata", "America/New_York"][seed % 2])
     try:
-        for _ in range(4):
+        for _ in range(rounds):
             asked = [conditions.condition() for _ in range(8)]
             found = {}
             for name in views:

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from strandline.spark_lake import load
+from tests.support.heavy import HEAVY
 from tests.system.tiers.conftest import MakeBroker, archive, make_broker
 from tests.system.tiers.tiered_broker import Archive
 from tests.system.transactions.histories.random_transactions import (
@@ -98,6 +99,7 @@ def streamed(spark: SparkSession, folder: Path) -> Counter[tuple[int, int]]:
     return Counter((row["partition"], row["offset"]) for row in rows)
 
 
+@HEAVY
 def test_queries_and_streams_of_spark_see_of_random_transactions_what_a_consumer_sees(
     spark: SparkSession, history: RandomTransactions, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -56,6 +56,17 @@ class Serving:
         except BaseException:
             await self.close()
             raise
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it serves no more, by itself."""
+        return self._task is None or self._task.done()
+
+    async def ended(self, others: Iterable[asyncio.Future[Any]], *, within_s: float) -> None:
+        """Returns when it has ended by itself, or one of the others has, or after so long."""
+        assert self._task is not None
+        waiting = (self._task, *others)
+        await asyncio.wait(waiting, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def stop(self) -> None:
         """Stops cleanly, as a signal does."""

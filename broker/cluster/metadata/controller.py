@@ -20,10 +20,10 @@ from strandline.broker.cluster.metadata.controller_messages import (
     DeleteResult,
     FeatureChange,
     Intent,
-    LevelResult,
     NewLevel,
     NewPartitions,
     NewTopic,
+    Outcome,
     Refusal,
     TopicDefaults,
     TopicReference,
@@ -442,7 +442,7 @@ def allocate_producer_ids(
 
 def update_features(
     image: MetadataImage, updates: Collection[NewLevel], *, intent: Intent = Intent.APPLY
-) -> Decision[LevelResult]:
+) -> Decision[Outcome]:
     """Sets all levels, or none, as Kafka's FeatureControlManager does; returns one result."""
     records: Records = []
     try:
@@ -451,10 +451,10 @@ def update_features(
             if update.level != image.finalized_level(update.feature):
                 records.append(FeatureLevelRecord(name=update.feature, feature_level=update.level))
     except Refusal as refusal:
-        result = LevelResult(error_code=refusal.error_code, error_message=refusal.message)
+        result = Outcome(error_code=refusal.error_code, error_message=refusal.message)
         return Decision(records=(), results=(result,))
     applied = tuple(records) if intent is Intent.APPLY else ()
-    return Decision(records=applied, results=(LevelResult(),))
+    return Decision(records=applied, results=(Outcome(),))
 
 
 def _check_level(image: MetadataImage, update: NewLevel) -> None:

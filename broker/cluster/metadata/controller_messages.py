@@ -109,15 +109,21 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicResult:
+class Outcome:
+    """Whether a part of a request was carried out."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicResult(Outcome):
     """The outcome for one topic; counts, id and properties are set only if `error_code` is NONE.
 
     The id stays zero if the request only validates: no such topic is created.
     """
 
     name: str
-    error_code: ErrorCode = ErrorCode.NONE
-    error_message: str | None = None
     topic_id: TopicId = ZERO_TOPIC_ID
     partition_count: int = -1
     replication_factor: int = -1
@@ -133,13 +139,11 @@ class TopicReference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteResult:
+class DeleteResult(Outcome):
     """The outcome for one reference; `name` is None if the reference is an unknown topic id."""
 
     name: str | None
     topic_id: TopicId = ZERO_TOPIC_ID
-    error_code: ErrorCode = ErrorCode.NONE
-    error_message: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,14 +172,6 @@ class NewLevel:
     change: FeatureChange
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelResult:
-    """The one result of an update: its fault is that of all features."""
-
-    error_code: ErrorCode = ErrorCode.NONE
-    error_message: str | None = None
-
-
 # --- requests --------------------------------------------------------------------------------
 
 
@@ -199,7 +195,7 @@ class CreatePartitions(ControllerRequest[TopicResult]):
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateFeatures(ControllerRequest[LevelResult]):
+class UpdateFeatures(ControllerRequest[Outcome]):
     """Sets all levels, or none."""
 
     updates: Collection[NewLevel]

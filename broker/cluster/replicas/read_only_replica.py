@@ -1,4 +1,4 @@
-"""Metadata and logs of a read-only replica, read from the origin broker's bucket.
+"""The controller of a read-only replica: the origin's metadata, read from its bucket.
 
     bucket                                        this broker
     metadata/  mirror of the origin's log   --->  image: its tiered topics, led by this node
@@ -13,95 +13,38 @@ changes to groups only: others are refused with POLICY_VIOLATION, which no clien
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 from strandline.broker.cluster.metadata.active_controller import ActiveController, Decisions
 from strandline.broker.cluster.metadata.controller_messages import (
     ControllerRequest,
     CreateTopics,
+    Outcome,
     RaiseLeaderEpochs,
     ResultT,
 )
 from strandline.broker.cluster.metadata.image import (
     MetadataDelta,
     MetadataImage,
-    PartitionImage,
     TopicImage,
 )
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.cluster.metadata.view import MetadataView
-from strandline.broker.cluster.replicas.tiers import LocalTier, describe, is_tiered
+from strandline.broker.cluster.replicas.tiers import is_tiered
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.broker.protocol.schema.schema import Struct
 from strandline.storage.errors import ReadOnlyReplica, StorageError
-from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
-from strandline.storage.model import Offset, TopicPartition
-from strandline.storage.tiering.log.unified_log import UnifiedLog
-from strandline.storage.tiering.manager.manager import TieringManager
 
-REFUSAL = "this broker is a read-only replica of another one's archive"
+REFUSAL = str(ReadOnlyReplica())
 
 
 class ReplicaRefuses(StorageError):
-    """A change that a replica refuses, for requests without a result that could carry the error."""
+    """A change that a replica refuses, where no `Outcome` can carry the error."""
 
     kafka_code = ErrorCode.POLICY_VIOLATION
-
-
-class FollowedLog(UnifiedLog):
-    """A log that only the origin writes; it ends where its archive ends."""
-
-    __slots__ = ()
-
-    def append(
-        self,
-        records: memoryview,
-        *,
-        leader_epoch: int,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        records_checked: bool = False,
-    ) -> AppendInfo:
-        """Raises ReadOnlyReplica."""
-        raise ReadOnlyReplica(REFUSAL)
-
-    def delete_records(self, before_offset: Offset) -> Offset:
-        """Raises ReadOnlyReplica."""
-        raise ReadOnlyReplica(REFUSAL)
-
-
-class FollowedTiers(LocalTier):
-    """The tiers of a replica: followed logs attached to a read-only tiering manager.
-
-    Epochs and the archive are the origin's; a topic without tiering is not in the image.
-    """
-
-    def __init__(
-        self,
-        manager: TieringManager,
-        *,
-        log_starts: Mapping[TopicPartition, Offset],
-        lookups: Executor,
-    ) -> None:
-        super().__init__(log_starts, lookups=lookups)
-        self._manager = manager
-
-    def join(
-        self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
-    ) -> UnifiedLog:
-        if not is_tiered(topic):
-            return super().join(local, topic, partition, is_new=is_new)
-        followed = self._make(FollowedLog, local, is_new=is_new)
-        self._manager.attach(followed, describe(topic), leader_epoch=partition.leader_epoch)
-        return followed
-
-    def leave(self, unified_log: UnifiedLog) -> None:
-        self._manager.detach(unified_log.topic_partition)
 
 
 class FollowingController(ActiveController):
@@ -137,7 +80,7 @@ class FollowingController(ActiveController):
         """Carries out changes to internal topics and refuses all others.
 
         The leader epochs are the origin's: only missing partitions are created. Raises StorageError
-        if the log of this broker cannot be written.
+        if the log of this broker cannot be written, or if no result can say that it is refused.
         """
         async with self._changing:
             if isinstance(request, RaiseLeaderEpochs):
@@ -198,18 +141,16 @@ def led_by(topic: TopicImage, node_id: NodeId) -> TopicImage:
     return replace(topic, partitions=tuple(partitions))
 
 
-def _creates_internal_topics(request: ControllerRequest[Any]) -> bool:
+def _creates_internal_topics(request: ControllerRequest[ResultT]) -> bool:
     return isinstance(request, CreateTopics) and all(
         topic.name in INTERNAL_TOPICS for topic in request.topics
     )
 
 
-# The results of different decisions share two fields but no class.
-def _refused(result: Any) -> Any:
-    """Returns a result of a change that is not made: a refusal, if it was a success."""
-    if isinstance(result, range):  # A block of producer ids.
+def _refused(result: ResultT) -> ResultT:
+    """Raises ReplicaRefuses for a result that carries no error, such as producer ids."""
+    if not isinstance(result, Outcome):
         raise ReplicaRefuses(REFUSAL)
-    if result.error_code != ErrorCode.NONE:
+    if result.error_code is not ErrorCode.NONE:
         return result
-    altered = result.replaced if isinstance(result, Struct) else partial(replace, result)
-    return altered(error_code=ErrorCode.POLICY_VIOLATION, error_message=REFUSAL)
+    return replace(result, error_code=ErrorCode.POLICY_VIOLATION, error_message=REFUSAL)

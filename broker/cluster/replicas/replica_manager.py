@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.metadata.image import (
     MetadataDelta,
@@ -40,10 +39,8 @@ from strandline.storage.local.log_dirs.creation import spread
 from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.local.log_dirs.log_dir import LogDir
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.local.log_dirs.revival import RevivedLog
 from strandline.storage.model import NO_EPOCH, ZERO_TOPIC_ID, Epoch, TopicId, TopicPartition
-
-if TYPE_CHECKING:
-    from strandline.storage.local.log_dirs.revival import RevivedLog
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """The tiers of a partition, and how metadata changes reach the remote one.
 
-    LocalTier        logs live on disk alone
-    BothTiers        topics with remote.storage.enable are attached to the tiering manager
-    FollowedTiers    logs of a read-only replica (read_only_replica.py)
+    LocalTier    logs live on disk alone
+    BothTiers    topics with remote.storage.enable are attached to the tiering manager, which leads
+                 their archives, or follows those of another broker
 
 A deleted topic that may have an archive stays in the image as a pending purge until the remote tier
 reports that all of it is purged.
@@ -44,11 +44,8 @@ class LocalTier:
         self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
     ) -> UnifiedLog:
         """Builds the partition's log over its tiers. `is_new`: the partition was just created."""
-        return self._make(UnifiedLog, local, is_new=is_new)
-
-    def _make(self, kind: type[UnifiedLog], local: LocalLog, *, is_new: bool) -> UnifiedLog:
         start = None if is_new else self._log_starts.get(local.topic_partition)
-        return kind(local, log_start_offset=start, executor=self._lookups)
+        return UnifiedLog(local, log_start_offset=start, executor=self._lookups)
 
     def lead(self, unified_log: UnifiedLog, leader_epoch: Epoch) -> None:
         """Called when this broker leads the partition under a new epoch."""

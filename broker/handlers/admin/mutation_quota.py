@@ -31,7 +31,7 @@ class Admission:
     def __init__(self, services: Services, context: RequestContext, *, strict_from: int) -> None:
         """`strict_from` is the first version of the API that knows the error code."""
         self._quota = services.quotas.mutation(
-            context.user, context.client_id, strict=context.api_version >= strict_from
+            context.caller.user, context.client_id, strict=context.api_version >= strict_from
         )
 
     @property

@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.broker.handlers.auth.failed_logins import FailedLogins
 from strandline.broker.handlers.dispatch.dispatch import LENGTH_BYTES, Dispatcher
@@ -30,7 +30,6 @@ from strandline.broker.handlers.services.services import RequestContext
 from strandline.broker.network.responses import (
     Answer,
     AuthenticationGate,
-    ClientIdentity,
     CloseConnectionError,
     ClosingParts,
     Parts,
@@ -52,6 +51,7 @@ from strandline.broker.protocol.messages.sasl_handshake import (
 from strandline.broker.protocol.schema.api import SPECS, ApiKey
 from strandline.broker.protocol.schema.errors import ErrorCode, MalformedRequest, UnsupportedVersion
 from strandline.broker.protocol.schema.schema import Response
+from strandline.broker.security.identity import ClientIdentity
 from strandline.broker.security.mechanism import AuthenticationFailed, Exchange
 from strandline.broker.telemetry.requests import count_errors
 from strandline.storage.clock import Clock
@@ -83,13 +83,15 @@ class SaslGate(AuthenticationGate):
         settings: SaslSettings,
         *,
         listener: str,
+        address: str,
         clock: Clock,
         failed_logins: FailedLogins,
     ) -> None:
         super().__init__(settings.frame_bytes_max)
         self._dispatcher = dispatcher
         self._settings = settings
-        self._listener = listener
+        # Until the login.
+        self._anonymous = ClientIdentity(address=address, listener=listener)
         self._clock = clock
         self._failed_logins = failed_logins
         self._mechanism = ""
@@ -108,8 +110,7 @@ class SaslGate(AuthenticationGate):
             return self._sasl(frame, peer, received_s)
         if self._caller is None:
             if api_key == ApiKey.API_VERSIONS and self._may_ask_versions(frame):
-                anonymous = ClientIdentity(listener=self._listener)
-                return self._dispatcher.handle(frame, peer, received_s, anonymous)
+                return self._dispatcher.handle(frame, peer, received_s, self._anonymous)
             raise CloseConnectionError("a request before the login")
         if self._clock.monotonic_s() >= self._ends_s:
             raise CloseConnectionError("the login was not renewed in time")
@@ -214,7 +215,7 @@ class SaslGate(AuthenticationGate):
             if self._caller is not None and step.user != self._caller.user:
                 raise AuthenticationFailed("a login was to be renewed by another user")
             self._exchange = None
-            self._caller = ClientIdentity(user=step.user, listener=self._listener)
+            self._caller = replace(self._anonymous, user=step.user)
             if self._settings.lifetime_ms:
                 self._ends_s = self._clock.monotonic_s() + self._settings.lifetime_ms / 1000
             self.on_open()
@@ -224,7 +225,7 @@ class SaslGate(AuthenticationGate):
         reason = str(failed)
         self._failed_logins.add(
             peer=peer,
-            listener=self._listener,
+            listener=self._anonymous.listener,
             mechanism=self._mechanism,
             user=failed.user,
             reason=reason,

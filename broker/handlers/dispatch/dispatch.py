@@ -33,9 +33,7 @@ from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.produce.produce import ProduceHandler
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.network.responses import (
-    ANONYMOUS,
     Answer,
-    ClientIdentity,
     CloseConnectionError,
     DeferredAnswer,
     LateParts,
@@ -53,6 +51,7 @@ from strandline.broker.protocol.messages.produce import ProduceRequest
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.errors import MalformedRequest, UnsupportedVersion
 from strandline.broker.protocol.schema.schema import Request, Response
+from strandline.broker.security.identity import ANONYMOUS, ANONYMOUS_CLIENT, ClientIdentity
 from strandline.broker.telemetry.requests import ApiTraffic, count_errors
 from strandline.storage.concurrency.tasks import eager_start
 
@@ -63,7 +62,6 @@ _T = TypeVar("_T")
 # A handler takes the request class of its API; the table below matches the two.
 Handler: TypeAlias = Callable[..., Response | Coroutine[object, None, Response]]
 
-ANONYMOUS_CLIENT = ClientIdentity()
 # The length field in front of a frame.
 LENGTH_BYTES = 4
 # Decoding takes half a microsecond per byte at worst; up to here that is 16 ms of the loop.
@@ -236,13 +234,7 @@ class Dispatcher:
         caller: ClientIdentity,
     ) -> Answer:
         version = header.api_version
-        context = RequestContext(
-            api_version=version,
-            client_id=header.client_id,
-            peer=peer,
-            user=caller.user,
-            listener=caller.listener,
-        )
+        context = RequestContext(api_version=version, client_id=header.client_id, caller=caller)
         handler = self._others.get(header.api_key)
         if handler is None:
             raise CloseConnectionError(f"{header.api_key.name} is not served")

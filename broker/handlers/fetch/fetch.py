@@ -43,6 +43,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
@@ -51,6 +52,7 @@ from strandline.broker.handlers.fetch.partition_answers import (
     FIRST_VERSION_WITH_ZSTD,
     answer_without_read,
     converted_answer,
+    end_of,
     error_answer,
     follower_refusal,
     is_news,
@@ -95,6 +97,8 @@ log = logging.getLogger(__name__)
 
 FIRST_VERSION_WITH_MAGIC_1 = 2
 FIRST_VERSION_WITH_BATCHES = 4
+# Reads of one answer that find nothing but transaction markers: a gigabyte of them, by default.
+MESSAGE_READS_MAX = 1000
 # Such old clients do not notice a delay of milliseconds.
 OLD_FETCH_LOOK_S = 0.1
 
@@ -347,18 +351,42 @@ class FetchHandler:
 
     async def _answer_with_old_messages(self, plan: FetchPlan) -> Parts:
         deadline_s = self._loop.time() + max(plan.wait_ms_max, 0) / 1000
+        magic = 1 if plan.header.api_version >= FIRST_VERSION_WITH_MAGIC_1 else 0
         while True:
             found = self._read_once(plan)
+            is_over = not plan.wanted or self._loop.time() >= deadline_s
             enough = found.must_answer or found.total_bytes >= plan.min_bytes or found.remote
-            if enough or not plan.wanted or self._loop.time() >= deadline_s:
-                break
-            await asyncio.sleep(min(OLD_FETCH_LOOK_S, deadline_s - self._loop.time()))
-        await self._read_cold_without_zstd(plan, found)
-        magic = 1 if plan.header.api_version >= FIRST_VERSION_WITH_MAGIC_1 else 0
-        for position, (wanted, _, _) in enumerate(found.answers):
-            convert = partial(down_convert, magic=magic, start_offset=wanted.fetch_offset)
+            if enough or is_over:
+                await self._read_cold_without_zstd(plan, found)
+                for position in range(len(found.answers)):
+                    await self._convert_to_messages(plan, found, position, magic)
+                if is_over or any(one.records_bytes or one.error_code for *_, one in found.answers):
+                    return self._answer(plan, found)
+            await asyncio.sleep(min(OLD_FETCH_LOOK_S, max(0.0, deadline_s - self._loop.time())))
+
+    async def _convert_to_messages(
+        self, plan: FetchPlan, found: FetchPass, position: int, magic: int
+    ) -> None:
+        """Converts the records of one answer, and reads on while they become no message.
+
+        Old formats have no transaction markers, and the client would ask for them for ever.
+        """
+        asked, partition, answer = found.answers[position]
+        convert = partial(down_convert, magic=magic, start_offset=asked.fetch_offset)
+        wanted = asked
+        for _ in range(MESSAGE_READS_MAX):
             await self._convert(found, position, convert)
-        return self._answer(plan, found)
+            converted = found.answers[position][-1]
+            if converted.records_bytes or converted.error_code or not answer.records_bytes:
+                return
+            offset = await self._loop.run_in_executor(self._workers, end_of, answer)
+            wanted = replace(wanted, fetch_offset=max(offset, wanted.fetch_offset + 1))
+            further = replace(plan, wanted=(wanted,))
+            read = self._read_once(further)
+            await self._read_cold_without_zstd(further, read)
+            answer = read.answers[0][-1]
+            found.answers[position] = asked, partition, answer
+            found.total_bytes += read.total_bytes
 
     async def _answer_cold_without_zstd(self, plan: FetchPlan, found: FetchPass) -> Parts:
         await self._read_cold_without_zstd(plan, found)

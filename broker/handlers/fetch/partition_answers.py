@@ -15,7 +15,8 @@ from strandline.broker.protocol.messages.fetch import (
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.protocol.schema.schema import Part
 from strandline.storage.files import FileRange
-from strandline.storage.model import NO_EPOCH, AbortedTransaction, Isolation
+from strandline.storage.model import NO_EPOCH, AbortedTransaction, Isolation, Offset
+from strandline.storage.records.batch import any_batch
 
 FIRST_VERSION_WITH_ZSTD = 10
 FIRST_VERSION_WITH_LEADERS = 16
@@ -142,12 +143,23 @@ def converted_answer(
     convert: Callable[[bytes], bytes], answer: FetchResponsePartition
 ) -> FetchResponsePartition:
     """Converts the batches of an answer for an old client. Blocks; see down_conversion.py."""
-    content = b"".join(
+    converted = convert(_content(answer))
+    return answer.replaced(records=(converted,), records_bytes=len(converted))
+
+
+def end_of(answer: FetchResponsePartition) -> Offset:
+    """The offset behind the last batch of an answer; 0 without one. Blocks."""
+    end_offset = 0
+    for batch in any_batch.walk(_content(answer)):
+        end_offset = batch.header.next_offset
+    return end_offset
+
+
+def _content(answer: FetchResponsePartition) -> bytes:
+    return b"".join(
         part.read() if isinstance(part, FileRange) else bytes(part)  # type: ignore[arg-type]
         for part in answer.records
     )
-    converted = convert(content)
-    return answer.replaced(records=(converted,), records_bytes=len(converted))
 
 
 def with_aborted(

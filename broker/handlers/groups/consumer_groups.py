@@ -103,7 +103,6 @@ class ConsumerGroupHandlers:
 def _heartbeat_of(
     request: ConsumerGroupHeartbeatRequest, context: RequestContext
 ) -> ConsumerHeartbeat:
-    host, _, _ = context.peer.rpartition(":")
     owned: dict[TopicId, frozenset[int]] | None = None
     if request.topic_partitions is not None:
         owned = {entry.topic_id: frozenset(entry.partitions) for entry in request.topic_partitions}
@@ -120,7 +119,7 @@ def _heartbeat_of(
         owned=owned,
         client_id=context.client_id,
         # Kafka's form of an address without a name.
-        client_host=f"/{host}",
+        client_host=f"/{context.caller.address}",
     )
 
 

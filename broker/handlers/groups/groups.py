@@ -293,7 +293,6 @@ class GroupHandlers:
 
 def _join_of(request: JoinGroupRequest, context: RequestContext) -> JoinRequest:
     version = context.api_version
-    host, _, _ = context.peer.rpartition(":")
     # Copies: the request's buffer is reused while this waits. A repeated protocol counts once, as
     # in Kafka.
     protocols = {protocol.name: bytes(protocol.metadata) for protocol in request.protocols}
@@ -302,7 +301,7 @@ def _join_of(request: JoinGroupRequest, context: RequestContext) -> JoinRequest:
         group_instance_id=request.group_instance_id,
         client_id=context.client_id,
         # Kafka's form of an address without a name.
-        client_host=f"/{host}",
+        client_host=f"/{context.caller.address}",
         protocol_type=request.protocol_type,
         protocols=tuple(MemberProtocol(name, metadata) for name, metadata in protocols.items()),
         session_timeout_ms=request.session_timeout_ms,

@@ -128,7 +128,7 @@ class MetadataHandlers:
                 MetadataResponseBroker(
                     node_id=broker.broker_id, host=address.host, port=address.port, rack=broker.rack
                 )
-                for broker, address in self._brokers(image, context.listener)
+                for broker, address in self._brokers(image, context.caller.listener)
             ],
             cluster_id=image.cluster_id,
             controller_id=self._config.node_id,
@@ -239,7 +239,7 @@ class MetadataHandlers:
                     is_fenced=broker.fenced,
                 )
                 for broker, address in self._brokers(
-                    image, context.listener, with_fenced=request.include_fenced_brokers
+                    image, context.caller.listener, with_fenced=request.include_fenced_brokers
                 )
             ],
         )
@@ -280,7 +280,7 @@ class MetadataHandlers:
         if topic is not None:
             node_id = topic.partitions[coordinating_partition(key, topic.partition_count)].leader
         broker = image.brokers.get(node_id)
-        address = None if broker is None else self._address(broker, context.listener)
+        address = None if broker is None else self._address(broker, context.caller.listener)
         if address is None:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             return _no_coordinator(key, code, f"broker {node_id} is not there")

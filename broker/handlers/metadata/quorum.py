@@ -46,8 +46,10 @@ class QuorumHandler:
         self, request: DescribeQuorumRequest, context: RequestContext
     ) -> DescribeQuorumResponse:
         refuse_partition_flood(topic.partitions for topic in request.topics)
-        address = self._advertised(context.listener)
-        listener = QuorumListener(name=context.listener, host=address.host, port=address.port)
+        address = self._advertised(context.caller.listener)
+        listener = QuorumListener(
+            name=context.caller.listener, host=address.host, port=address.port
+        )
         return DescribeQuorumResponse(
             topics=[
                 DescribeQuorumTopic(

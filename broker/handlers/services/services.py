@@ -11,9 +11,9 @@ from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.running_config import RunningConfig
-from strandline.broker.network.responses import ANONYMOUS
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.quotas.quotas import ClientQuotas
+from strandline.broker.security.identity import ANONYMOUS_CLIENT, ClientIdentity
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.storage.clock import Clock
 
@@ -49,7 +49,4 @@ class RequestContext(NamedTuple):
 
     api_version: int
     client_id: str
-    peer: str
-    user: str = ANONYMOUS
-    # The name of the connection's listener; empty where it does not matter.
-    listener: str = ""
+    caller: ClientIdentity = ANONYMOUS_CLIENT

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.config.running_config import RunningConfig
@@ -22,7 +22,7 @@ from strandline.storage.remote.reader.cold_reader import ColdReader
 from strandline.storage.tiering.copy.inspector import SegmentInspector
 from strandline.storage.tiering.manager.manager import TieringManager
 from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
-from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
+from strandline.storage.tiering.policy.leadership import Lead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,7 @@ class RemoteTier:
         *,
         store: ObjectStore,
         tiering: TieringConfig,
+        lead: Lead = Lead.UNKNOWN,
         on_topic_purged: Callable[[TopicId], None] = lambda _: None,
         on_restarted: Callable[[], None] = lambda: None,
     ) -> RemoteTier:
@@ -71,14 +72,10 @@ class RemoteTier:
             ),
             clock=environment.clock,
             believed_ms=storage.guard.now_ms,
-            config=tiering,
+            config=replace(tiering, refuses_if_lost=running.current.archive.refuses_if_lost),
             on_topic_purged=lambda info: on_topic_purged(info.topic_id),
             on_restarted=on_restarted,
-            # A read-only replica changes no archive, so it needs no claim.
-            ownership=Ownership(
-                OwnershipState.OURS if tiering.follows else OwnershipState.UNKNOWN,
-                refuses_if_lost=running.current.archive.refuses_if_lost,
-            ),
+            lead=lead,
             alterations=metadata.alterations,
         )
         opened.callback(manager.close)

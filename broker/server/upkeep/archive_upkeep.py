@@ -29,7 +29,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.metadata.mirror import MirrorTaken
@@ -53,10 +52,9 @@ from strandline.storage.remote.manifest.verification import Verification, load_v
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.log.exposure import Exposure
 from strandline.storage.tiering.log.unified_log import UnifiedLog
+from strandline.storage.tiering.manager.manager import TieringManager
+from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
-
-if TYPE_CHECKING:
-    from strandline.storage.tiering.manager.manager import TieringManager
 
 log = logging.getLogger(__name__)
 
@@ -80,11 +78,11 @@ async def start_tiering(
     """
     workers.manifests.resize(MANIFEST_THREADS_AT_START)
     try:
-        if not tiering.ownership.is_unknown:
+        if tiering.lead is not Lead.UNKNOWN:
             await tiering.start()
             return
         await side_by_side(tiering.start(), _claim_soon(tiering, metadata_log, workers))
-        if tiering.ownership.is_ours and tiering.is_waiting:
+        if tiering.may_write() and tiering.is_waiting:
             await tiering.start()
     finally:
         workers.manifests.resize(MANIFEST_THREADS)
@@ -108,7 +106,7 @@ async def _mirror_and_confirm(
     try:
         await loop.run_in_executor(workers.manifests, mirror)
     except MirrorTaken as error:
-        tiering.ownership.lose(str(error))
+        tiering.lose(str(error))
         raise
     except TierUnavailable:
         raise
@@ -171,10 +169,10 @@ class ArchiveUpkeep:
         mirroring = self._mirroring
         while True:
             # A broker that lost the archive must not claim it again if the metadata are deleted.
-            is_lost = not (self._tiering.ownership.is_ours or self._tiering.ownership.is_unknown)
+            is_lost = self._tiering.lead is Lead.LOST
             if self._claim.is_ours and mirroring.may_try and not is_lost:
                 metadata_log = self._metadata_log
-                is_urgent = self._tiering.ownership.is_unknown
+                is_urgent = self._tiering.lead is Lead.UNKNOWN
                 mirror: Callable[[], object] = (
                     metadata_log.claim_mirror if is_urgent else metadata_log.mirror_once
                 )
@@ -212,7 +210,7 @@ class ArchiveUpkeep:
                 await self._groups.check()
                 await self._transactions.check()
             except WrongArchive as error:
-                self._tiering.ownership.lose(str(error))
+                self._tiering.lose(str(error))
             except StorageError as error:
                 looking.failed(error)
             else:
@@ -292,7 +290,7 @@ class ArchiveUpkeep:
     @property
     def _may_write(self) -> bool:
         tiering = self._tiering
-        return self._claim.is_ours and tiering.ownership.is_ours and tiering.health.is_up
+        return self._claim.is_ours and tiering.may_write() and tiering.health.is_up
 
     async def tier_forever(self) -> None:
         """Runs the tiering once the archive is known to be ours."""

@@ -121,13 +121,16 @@ class ArchiveClaim:
             # If the start ends meanwhile, no caller reads the request's error.
             self._asking.add_done_callback(_note_failure)
         asking = self._asking
-        try:
-            async with asyncio.timeout(wait_s):
-                answer = await result_of(asking)
-        except TimeoutError:
+        # What is answered in the turn in which the time ends is an answer.
+        await asyncio.wait((asking,), timeout=wait_s)
+        if not asking.done():
             self.failure = TierUnavailable(CLUSTER_KEY, "put", f"no answer in {wait_s} s")
             self._note(_AWAY, self.failure)
             return self._is_ours
+        # The next attempt must not get an old answer.
+        self._asking = None
+        try:
+            answer = await result_of(asking)
         except TierError as error:
             self.failure = error
             self._note(_AWAY if isinstance(error, TierUnavailable) else _UNREADABLE, error)
@@ -136,10 +139,6 @@ class ArchiveClaim:
             self.failure = None
             self._note(_AWAY, error)
             return self._is_ours
-        finally:
-            # The next attempt must not get an old answer.
-            if asking.done():
-                self._asking = None
         self.failure = None
         if answer.info is not None:
             self._check_owner(answer.info)

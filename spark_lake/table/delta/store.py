@@ -210,16 +210,17 @@ class DeltaStore:
         actions: list[AddAction | RemoveAction] = [_remove(one, now_ms) for one in removed]
         actions += [_add(one, now_ms) for one in added]
         try:
-            # 1
-            number = self._write_offsets(offsets)
-            # 2
-            table.create_write_transaction(
-                actions,
-                "append",
-                table.schema(),
-                partition_by=columns or None,
-                commit_properties=_once(number),
-            )
+            with Silence(f"table {self.name}"):
+                # 1
+                number = self._write_offsets(offsets)
+                # 2
+                table.create_write_transaction(
+                    actions,
+                    "append",
+                    table.schema(),
+                    partition_by=columns or None,
+                    commit_properties=_once(number),
+                )
         except CommitFailedError as error:
             raise CommitConflict(str(error)) from error
         except Exception as error:

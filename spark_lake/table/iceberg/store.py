@@ -253,7 +253,7 @@ class IcebergStore:
         table = self.loaded
         table.catalog = cast("Catalog", _CommitOnce(self._catalog))
         try:
-            with table.transaction() as transaction:
+            with Silence(f"table {self.name}"), table.transaction() as transaction:
                 fill(transaction)
         except CommitConflict:
             raise

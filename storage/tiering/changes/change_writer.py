@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
@@ -37,7 +38,6 @@ from strandline.storage.remote.object_store.interface import (
     ObjectStore,
     PutCondition,
 )
-from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 
 # How often pending changes are checked; costs no request.
@@ -54,15 +54,17 @@ class ChangeWriter:
         executor: Executor,
         clock: Clock,
         retry: RetryPolicy,
-        ownership: Ownership,
+        may_write: Callable[[], bool],
         interval_ms: int,
         changes_max: int = CHANGES_MAX,
     ) -> None:
-        """`interval_ms` is the minimum time between two lists; negative: none is written."""
+        """`may_write` says whether the archive is this broker's. `interval_ms` is the minimum time
+        between two lists; negative: none is written.
+        """
         self._store = store
         self._executor = executor
         self._clock = clock
-        self._ownership = ownership
+        self._may_write = may_write
         self._interval_ms = interval_ms
         self._changes_max = changes_max
         self._state = RetryState("list", "changes", policy=retry, clock=clock)
@@ -119,7 +121,7 @@ class ChangeWriter:
         now_s = self._clock.monotonic_s()
         is_time = is_last or (now_s >= self._next_s and self._state.may_try)
         is_news = self._interval_ms >= 0 and self._sequence != self._written_sequence
-        if not (is_news and is_time and self._ownership.is_ours):
+        if not (is_news and is_time and self._may_write()):
             return
         news = ChangeList(
             incarnation=self._incarnation,

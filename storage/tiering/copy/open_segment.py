@@ -247,7 +247,7 @@ class OpenSegmentSteps:
             extents,
             tail,
             owner.remote.partition,
-            leader_epoch=owner.leader_epoch,
+            leader_epoch=owner.life.leader_epoch,
         )
         self._copier.quota.record(parts[-1].size_bytes)
         if owner.life.is_detached() or local.cut_count != cut_count:

@@ -166,7 +166,7 @@ class CopySteps:
                 return
             self._copier.quota.record(segment.size_bytes)
             copying = self._copier.begin(
-                self._owner.log, segment, leader_epoch=self._owner.leader_epoch
+                self._owner.log, segment, leader_epoch=self._owner.life.leader_epoch
             )
             self._copies[segment.base_offset] = copying
             self._running.add(copying.outcome)

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 # Entries offered to the reader for prefetch.
 FOLLOWING_ENTRIES_MAX = 4
 
+_NOT_LOADED = StrandlineError("it was not asked for yet")
+
 
 @dataclass(frozen=True, slots=True)
 class _KnownEntry:
@@ -68,22 +70,16 @@ class RemoteLog:
         executor: Executor,
         gate: ReadGate,
         life: ArchiveLife,
-        is_followed: bool = False,
         on_unavailable: Callable[[], None] = lambda: None,
     ) -> None:
-        """`executor` runs the loading of manifest pages; `gate` bounds the reads of all. One that
-        `is_followed` is written by another broker, and this one is a replica. `on_unavailable` is
-        called when a read failed and the store may be down.
+        """`executor` runs the loading of manifest pages; `gate` bounds the reads of all.
+        `on_unavailable` is called when a read failed and the store may be down.
         """
         self._on_unavailable = on_unavailable
         self.partition = partition
         self.life = life
-        self.is_followed = is_followed
-        # Whether the manifest, or its absence, was read from the bucket once.
-        self.known = False
-        # Why the manifest is not known, for errors of requests that need it; None before the first
-        # attempt to load it.
-        self.load_error: StrandlineError | None = None
+        # Why neither the manifest nor its absence is known, for errors of requests that need it.
+        self.load_error: StrandlineError | None = _NOT_LOADED
         self.stored: StoredManifest | None = None
         # Takes over the newest manifest of an archive that is followed.
         self.follow: Callable[[], Awaitable[object]] | None = None
@@ -102,7 +98,7 @@ class RemoteLog:
             held, new = self.stored.manifest, stored.manifest
             is_same = new.generation == held.generation
             assert not is_same or new.log_start_offset >= held.log_start_offset, (held, new)
-        self.known = True
+        self.load_error = None
         self.stored = stored
 
     def refuse_regress(self, found: StoredManifest | None) -> None:
@@ -121,9 +117,11 @@ class RemoteLog:
             raise CorruptFile(
                 f"{key}: revision went back from {held.revision} to {found.manifest.revision}"
             )
-        # A replica may learn late, or never, that tiering was turned off and on again.
-        if found.manifest.generation != held.generation and not self.is_followed:
-            raise CorruptFile(f"{key}: another archive was begun in place of this broker's")
+
+    @property
+    def known(self) -> bool:
+        """Whether the manifest, or its absence, was read from the bucket once."""
+        return self.load_error is None
 
     @property
     def manifest(self) -> Manifest | None:
@@ -233,14 +231,14 @@ class RemoteLog:
         return known[index : index + FOLLOWING_ENTRIES_MAX]
 
     def _known_manifest(self) -> Manifest | None:
-        if self.known:
+        error = self.load_error
+        if error is None:
             return self.manifest
-        key, error = manifest_key(self.partition), self.load_error
+        key = manifest_key(self.partition)
         if isinstance(error, CorruptFile | UnsupportedFormat):
             # Retries cannot fix it: readers get the error, or they would retry for ever.
             raise CorruptFile(f"read {key}: manifest not loaded: {error}")
-        detail = "manifest not loaded yet" if error is None else f"manifest not loaded: {error}"
-        raise TierUnavailable(key, "read", detail)
+        raise TierUnavailable(key, "read", f"manifest not loaded: {error}")
 
     # --- records -----------------------------------------------------------------------------
 

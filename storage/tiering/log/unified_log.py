@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.crash_points import DELETE_BEFORE_LOCAL, crash_point
-from strandline.storage.errors import ArchiveLost, OffsetOutOfRange, TierUnavailable
+from strandline.storage.errors import OffsetOutOfRange, ReadOnlyReplica, TierUnavailable
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog, LocalRead
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import (
@@ -52,10 +52,6 @@ if TYPE_CHECKING:
 TO_HIGH_WATERMARK = -1
 
 
-# What this broker itself writes: markers of transactions, and records that it had before.
-_OWN_ORIGINS = frozenset({AppendOrigin.COORDINATOR, AppendOrigin.REPLICATION})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSizes:
     """Bytes per tier; what lies in both counts once in `total_bytes`."""
@@ -71,7 +67,6 @@ class UnifiedLog:
     __slots__ = (
         "_checkpointed_offset",
         "_executor",
-        "_log_start_known",
         "is_log_start_noted",
         "local",
         "log_start_offset",
@@ -96,7 +91,6 @@ class UnifiedLog:
         self._executor = executor
         # Set by the manager while the partition is tiered.
         self.remote: RemoteLog | None = None
-        self._log_start_known = log_start_offset is not None
         # Whether a checkpoint on this disk has this log.
         self.is_log_start_noted = log_start_offset is not None
         # First offset of the log, in either tier.
@@ -202,17 +196,14 @@ class UnifiedLog:
 
         Raises TierUnavailable for an empty log in a folder that the start had to make, while its
         archive is not known: with its disk lost, it would give offsets a second time. Raises
-        ArchiveLost for a producer's records, if the broker refuses those without its archive.
+        ReadOnlyReplica for the log of a read-only replica, and ArchiveLost for a producer's
+        records, if the broker refuses those without its archive.
         """
+        remote = self.remote
+        if remote is not None and remote.life.refuses_appends:
+            remote.life.refuse(origin)
         if not self.may_append:
             raise self._unknown_extent("append")
-        remote = self.remote
-        if (
-            remote is not None
-            and remote.life.ownership.refuses_produce
-            and origin not in _OWN_ORIGINS
-        ):
-            raise ArchiveLost("the archive is another broker's: strandline docs runbooks/copying")
         return self.local.append(
             records, leader_epoch=leader_epoch, origin=origin, records_checked=records_checked
         )
@@ -346,8 +337,10 @@ class UnifiedLog:
         """Moves the log start up to `before_offset` (-1: the high watermark); returns it.
 
         It is in memory only: the caller writes the checkpoint before it answers. Raises
-        OffsetOutOfRange above the high watermark.
+        OffsetOutOfRange above the high watermark, ReadOnlyReplica on a read-only replica.
         """
+        if self.remote is not None and self.remote.life.is_followed:
+            raise ReadOnlyReplica
         if before_offset == TO_HIGH_WATERMARK:
             before_offset = self.high_watermark
         if not 0 <= before_offset <= self.high_watermark:
@@ -357,7 +350,6 @@ class UnifiedLog:
     def move_log_start(self, offset: Offset) -> Offset:
         """Moves the log start to at least `offset`; returns it."""
         assert offset <= self.high_watermark, (offset, self)
-        self._log_start_known = True
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.local.leader_epochs.truncate_from_start(offset)
@@ -377,9 +369,8 @@ class UnifiedLog:
             # What was deleted there was below the high watermark; this disk's may be older.
             self.local.advance_high_watermark(manifest.log_start_offset)
             self.move_log_start(manifest.log_start_offset)
-        elif not self._log_start_known:
+        elif not self.is_log_start_noted:
             self.move_log_start(self.local.start_offset)
-        self._log_start_known = True
 
     def _tell_local(self) -> None:
         # The local log answers producers with it; on its own it knows only where its files begin.

@@ -20,7 +20,6 @@ from strandline.storage.remote.keys import TOPICS_PREFIX
 from strandline.storage.tiering.audit.orphans import delete_safe_orphans
 from strandline.storage.tiering.partition.config import TieringConfig
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
-from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.store_health import StoreHealth
 
 log = logging.getLogger(__name__)
@@ -39,15 +38,17 @@ class Housekeeping:
         *,
         clock: Clock,
         health: StoreHealth,
-        ownership: Ownership,
+        may_write: Callable[[], bool],
         end_idle: Callable[[], None],
     ) -> None:
-        """`end_idle` ends idle child processes; it blocks."""
+        """`may_write` says whether the archive is this broker's. `end_idle` ends idle child
+        processes; it blocks.
+        """
         self._threads = threads
         self._config = config
         self._clock = clock
         self._health = health
-        self._ownership = ownership
+        self._may_write = may_write
         self._end_idle = end_idle
         self._abort_uploads_s = 0.0
         # Not at the start, which has enough work.
@@ -61,7 +62,7 @@ class Housekeeping:
 
     @property
     def _may_change_bucket(self) -> bool:
-        return self._health.is_up and self._ownership.is_ours
+        return self._health.is_up and self._may_write()
 
     async def _abort_old_uploads(self) -> None:
         now_s = self._clock.monotonic_s()

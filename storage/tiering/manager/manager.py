@@ -53,8 +53,8 @@ from strandline.storage.tiering.partition.topic_registration import (
     TopicRegistrations,
 )
 from strandline.storage.tiering.policy.archive_state import ArchiveLife
+from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
-from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.quota import ReadGate, TierQuota
 from strandline.storage.tiering.policy.retry import RetryState
 from strandline.storage.tiering.policy.store_health import StoreHealth
@@ -85,22 +85,22 @@ class TieringManager:
         on_topic_purged: Callable[[TopicInfo], None] | None = None,
         on_restarted: Callable[[], None] = lambda: None,
         believed_ms: Callable[[], TimestampMs] | None = None,
-        ownership: Ownership | None = None,
+        lead: Lead = Lead.CONFIRMED,
         alterations: Alterations | None = None,
     ) -> None:
         """`on_topic_purged` is called when the bucket has no object of a topic and gets none,
         `on_restarted` when a log was restarted behind its archive, before it takes appends.
 
-        `believed_ms` is the time by which tombstones expire; None: the clock's. `ownership` says
-        whether the archive is this broker's; None: it is. `alterations` end the schedule's sleep
+        `believed_ms` is the time by which tombstones expire; None: the clock's. `lead` is what
+        this broker is to the archives. `alterations` end the schedule's sleep
         when the settings of a topic or the broker are altered; None: none are.
         """
-        self.ownership = ownership or Ownership()
+        self.lead = lead
         self.health = StoreHealth(
             store,
             executor=executors.probes or executors.metadata,
             clock=clock,
-            writes=not config.follows,
+            writes=not self.is_replica,
         )
         self.fetch_quota = TierQuota(config.fetch_quota, clock)
         self.changes = ChangeWriter(
@@ -108,7 +108,7 @@ class TieringManager:
             executor=executors.changes or executors.metadata,
             clock=clock,
             retry=config.retry,
-            ownership=self.ownership,
+            may_write=self.may_write,
             interval_ms=config.changes_interval_ms,
         )
         self._threads = MetadataThreads(store, executors.metadata)
@@ -141,7 +141,7 @@ class TieringManager:
             config,
             clock=clock,
             health=self.health,
-            ownership=self.ownership,
+            may_write=self.may_write,
             end_idle=self._end_idle,
         )
         self._partitions: dict[TopicPartition, PartitionTiering] = {}
@@ -184,11 +184,10 @@ class TieringManager:
             reader=self._reader,
             executor=self._threads.executor,
             gate=self._gate,
-            life=ArchiveLife(self.ownership),
-            is_followed=self._config.follows,
+            life=ArchiveLife(self.lead, leader_epoch, refuses_if_lost=self._config.refuses_if_lost),
             on_unavailable=self.health.doubt,
         )
-        if is_new:
+        if is_new and not self.is_replica:
             remote.adopt(None)
         unified_log.remote = remote
         unified_log.local.on_segment_closed = lambda _closed: self.wake(topic_partition)
@@ -196,7 +195,6 @@ class TieringManager:
             unified_log,
             remote,
             topic=self.update_topic(topic_info),
-            leader_epoch=leader_epoch,
             past_generation=self._removals.past_generation(
                 topic_info.topic_id, topic_partition.partition
             ),
@@ -226,7 +224,7 @@ class TieringManager:
         if not self._of_topic[topic_id]:
             del self._of_topic[topic_id]
         partition.detach()
-        if not self._config.follows:
+        if not self.is_replica:
             self._removals.add(partition)
         elif topic_id not in self._of_topic and self._topics.remove(topic_id):
             # A replica purges nothing: the origin does.
@@ -246,7 +244,7 @@ class TieringManager:
         elif known.info != topic_info:
             known.update(topic_info)
             for topic_partition in self._of_topic.get(topic_info.topic_id, ()):
-                self._pool.add(topic_partition)
+                self.wake(topic_partition)
         return known
 
     def disable_topic(self, topic_info: TopicInfo) -> None:
@@ -293,20 +291,40 @@ class TieringManager:
         partition = self._partitions.get(topic_partition)
         if partition is not None:
             partition.owner.lead(leader_epoch)
-            self._pool.add(topic_partition)
+            self.wake(topic_partition)
         self._removals.lead(topic_partition, leader_epoch)
 
     def wake(self, topic_partition: TopicPartition) -> None:
         """Queues the partition, after a segment was closed or the log start moved."""
-        if topic_partition in self._partitions:
+        partition = self._partitions.get(topic_partition)
+        if partition is not None and partition.is_due:
             self._pool.add(topic_partition)
 
     # --- running -----------------------------------------------------------------------------
 
     def confirm(self) -> None:
         """Confirms that the archive is this broker's, and starts the work that waited for that."""
-        if self.ownership.confirm():
+        if self.lead is Lead.UNKNOWN:
+            self._take(Lead.CONFIRMED)
             self._add_all()
+
+    def lose(self, reason: str) -> None:
+        """Marks the archive as another broker's, until this one restarts."""
+        if self.lead is not Lead.LOST:
+            self._take(Lead.LOST)
+            log.error(
+                "the archive is another broker's: nothing is archived, and nothing freed",
+                extra={"fields": {"reason": reason}},
+            )
+
+    def _take(self, lead: Lead) -> None:
+        self.lead = lead
+        for partition in self._partitions.values():
+            partition.remote.life.take(lead)
+
+    def may_write(self) -> bool:
+        """Returns whether the archive is known to be this broker's."""
+        return self.lead is Lead.CONFIRMED
 
     def note_claim(self, failure: TierError | None, refusal: TierError | None) -> None:
         """Records an attempt to claim the archive; see `StoreHealth.note_claim`."""
@@ -326,7 +344,7 @@ class TieringManager:
         """
         try:
             async with asyncio.timeout(self._config.start_timeout_ms / 1000):
-                if self._config.follows or self._tombstones_read or await self._read_tombstones():
+                if self.is_replica or self._tombstones_read or await self._read_tombstones():
                     await self._load_all(list(self._partitions.values()))
         except TimeoutError:
             log.warning(
@@ -350,7 +368,7 @@ class TieringManager:
     async def run(self) -> None:
         """Works until it is cancelled."""
         works = [self._schedule(), self._pool.run()]
-        if not self._config.follows:
+        if not self.is_replica:
             works += [self._keep_house(), self.changes.run()]
         await side_by_side(*works)
 
@@ -359,6 +377,11 @@ class TieringManager:
         silent = [partition.apply_changes(changes) for partition in self._partitions.values()]
         self._add_all()
         return any(silent)
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether the archives are another broker's, which this one only reads."""
+        return self.lead is Lead.FOLLOWING
 
     @property
     def is_following(self) -> bool:
@@ -407,9 +430,8 @@ class TieringManager:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
 
     def _add_all(self) -> None:
-        for topic_partition, partition in self._partitions.items():
-            if partition.is_due:
-                self._pool.add(topic_partition)
+        for topic_partition in self._partitions:
+            self.wake(topic_partition)
         self._removals.release_idle()
         for topic_id in self._removals:
             self._pool.add(topic_id)
@@ -419,9 +441,9 @@ class TieringManager:
             partition = self._partitions.get(key)
             if partition is None:
                 return False
-            return await (partition.follow() if self._config.follows else partition.step())
+            return await partition.step()
         purge = self._removals.purge_of(key)
-        if purge is None or not self.health.is_up or not self.ownership.is_ours:
+        if purge is None or not self.health.is_up or not self.may_write():
             return False
         more = await purge.step()
         if purge.done:

@@ -1,6 +1,6 @@
 """Takes the steps of one partition's archive, in order.
 
-One step, under the partition's lock; each file numbers its own steps:
+One step of who leads the archive, under the partition's lock; each file numbers its own steps:
 
     load       the manifest, if it must be read; log start := the higher of both   manifest_owner.py
     claim      the manifest, if an earlier leader wrote it                         manifest_owner.py
@@ -9,6 +9,8 @@ One step, under the partition's lock; each file numbers its own steps:
     expire     segments below the log start                                           expiration.py
     merge      small segments                                                    rewrite/merging.py
     compact    the archive of a compacted topic                               rewrite/compaction.py
+
+Who follows it takes the steps of `following.py` instead.
 
 Each kind of work has its own retries (`retry.py`): a failing delete does not delay copies.
 """
@@ -25,7 +27,7 @@ from strandline.storage.errors import (
     StorageError,
     TierUnavailable,
 )
-from strandline.storage.tiering.changes.change_reader import Expectation, PolledChanges
+from strandline.storage.tiering.changes.change_reader import PolledChanges
 from strandline.storage.tiering.copy.open_segment import OpenSegmentSteps
 from strandline.storage.tiering.copy.steps import CopySteps
 from strandline.storage.tiering.log.exposure import Exposure, ExposureAge, covered_by, exposure
@@ -36,7 +38,10 @@ from strandline.storage.tiering.log.statistics import (
 )
 from strandline.storage.tiering.manager.workers import ArchiveWorkers
 from strandline.storage.tiering.partition.expiration import ExpirationSteps
+from strandline.storage.tiering.partition.following import FollowingSteps
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
+from strandline.storage.tiering.policy.archive_state import ArchiveState
+from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 from strandline.storage.tiering.policy.store_health import StoreHealth
 from strandline.storage.tiering.rewrite.compaction import CompactionSteps
@@ -60,10 +65,10 @@ class PartitionTiering:
         self._life = owner.life
         self.owner = owner
         self._health = health
-        # The announced change that a replica waits for.
-        self.expectation = Expectation()
-        if self.remote.is_followed:
-            self.remote.follow = self.follow
+        self._following: FollowingSteps | None = None
+        if self._life.is_followed:
+            self._following = FollowingSteps(self.log, self.remote, threads=owner.threads)
+            self.remote.follow = self.step
         self._lock = asyncio.Lock()
         state = partial(
             RetryState, subject=str(self.log.topic_partition), policy=retry, clock=owner.clock
@@ -82,7 +87,7 @@ class PartitionTiering:
 
     def detach(self) -> None:
         """Starts no new work, and cancels running work without a commit."""
-        self.owner.detach()
+        self._life.move(ArchiveState.DETACHED)
         self._copies.forget_all()
         if not self._lock.locked():
             self._compaction.end_round()
@@ -101,36 +106,29 @@ class PartitionTiering:
 
     async def load(self) -> None:
         """Loads the manifest if it is not known yet; a failure is recorded and retried later."""
-        await self._poll(self.owner.load_if_needed)
-
-    async def follow(self) -> bool:
-        """Adopts the newest manifest of an archive that another broker writes."""
-        if self._health.is_up:
-            await self._poll(self.owner.adopt_newest)
-        return False
-
-    async def _poll(self, poll: Callable[[], Awaitable[None]]) -> None:
-        async def noted() -> None:
-            asked, before = self.expectation.asked, self.remote.manifest
-            await poll()
-            self.expectation.found(asked, before, self.remote.manifest)
-
+        following = self._following
+        load = self.owner.load_if_needed if following is None else following.step
         async with self._lock:
             if not self._life.is_detached() and self._copying.may_try:
-                await self._guard(self._copying, self._counters.add_copy_error, noted)
+                await self._guard(self._copying, self._counters.add_copy_error, load)
 
     @property
     def is_due(self) -> bool:
         """Whether there may be work; a replica waits for announced changes."""
-        return not self.remote.is_followed or self.expectation.is_due
+        return self._following is None or self._following.expectation.is_due
 
     def apply_changes(self, changes: PolledChanges) -> bool:
-        """As `TieringManager.apply_changes`."""
+        """As `TieringManager.apply_changes`; only for who follows the archive."""
+        assert self._following is not None, self
         key = self.log.topic_id, self.log.topic_partition.partition
-        return self.expectation.apply_changes(changes, key, self.remote.manifest)
+        return self._following.expectation.apply_changes(changes, key, self.remote.manifest)
 
     async def step(self) -> bool:
         """Does the work that is due; True if there is more to do right away."""
+        if self._following is not None:
+            if self._health.is_up:
+                await self.load()
+            return False
         self._exposed()
         async with self._lock:
             more, life = False, self._life
@@ -146,7 +144,7 @@ class PartitionTiering:
 
     async def _next_step(self) -> bool:
         more, counters, owner = False, self._counters, self.owner
-        if not self._life.ownership.is_ours and self.remote.known:
+        if self._life.lead is not Lead.CONFIRMED and self.remote.known:
             return False
         if self._copying.may_try:
             more = await self._guard(self._copying, counters.add_copy_error, self._copy)
@@ -235,7 +233,7 @@ class PartitionTiering:
 
     def _exposed(self) -> Exposure | None:
         """Returns the records that only this machine has; None while that is not known."""
-        if self.remote.is_followed:
+        if self._following is not None:
             return Exposure()  # a replica has nothing that is not in the archive
         covered = covered_by(self.log, self.remote)
         if covered is None:

@@ -109,7 +109,7 @@ class TopicRemovals:
     def wait(self, topic_id: TopicId, partitions: Iterable[PartitionTiering]) -> None:
         """Lets partitions wait that were tiered before a purge of an earlier run was found."""
         owners = [partition.owner for partition in partitions]
-        again = [WaitingPartition(o.log, o.topic.info, o.leader_epoch) for o in owners]
+        again = [WaitingPartition(o.log, o.topic.info, o.life.leader_epoch) for o in owners]
         if again:
             self._waiting[topic_id] = again
 

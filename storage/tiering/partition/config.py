@@ -92,8 +92,8 @@ class TieringConfig:
         minimum=-1,
     )
 
-    # Another broker writes the archive: this one keeps reading its manifests, and writes nothing.
-    follows: bool = False
+    # Whether producers are refused once the archive turned out to be another broker's.
+    refuses_if_lost: bool = False
     # How long start-up waits for the remote tier before the broker continues without it.
     start_timeout_ms: int = 10_000
     # Folder for segments that are being merged or compacted; emptied at the start. None: the

@@ -140,11 +140,7 @@ def _cut(local: LocalLog, offset: Offset) -> None:
 
 
 async def re_append(
-    unified_log: UnifiedLog,
-    leader_epoch: Epoch,
-    *,
-    threads: MetadataThreads,
-    life: ArchiveLife,
+    unified_log: UnifiedLog, *, threads: MetadataThreads, life: ArchiveLife
 ) -> None:
     """Steps 4 to 7, if records are set aside. No other append may run meanwhile.
 
@@ -159,7 +155,7 @@ async def re_append(
         note = replace(note, target_offset=local.end_offset)
         await threads.run(partial(diverged_records.write_note, local, note))  # 4
         crash_point(GIVE_BACK_AFTER_TARGET)
-    appender = _Appender(local, note.target_offset, leader_epoch)
+    appender = _Appender(local, note.target_offset, life.leader_epoch)
     pieces = diverged_records.read_pieces(local, note, bytes_max=PIECE_BYTES)
     while (piece := await threads.run(partial(_next, pieces))) is not None:
         if life.is_detached():

@@ -13,7 +13,7 @@ too.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from strandline.storage.model import EpochStart, Offset
@@ -43,21 +43,13 @@ async def restart_behind(
     manifest: Manifest,
     *,
     threads: MetadataThreads,
-    on_restarted: Callable[[], None],
 ) -> None:
-    """Restarts the local log if it ends below the archive, and appends the missing parts behind
-    it; `on_restarted` is called if this changed the log.
+    """Restarts the local log if it ends below the archive, and appends the missing parts behind it.
 
     Raises StorageError; the caller starts over, and the log takes no appends until then.
     """
-    end_offset = unified_log.local.end_offset
-    try:
-        await _begin_anew(unified_log, remote, manifest, threads=threads)
-        await _append_tail(unified_log, remote, manifest, threads=threads)
-    finally:
-        if unified_log.local.end_offset > end_offset and not remote.is_followed:
-            unified_log.local.note_archived_records()
-            on_restarted()
+    await _begin_anew(unified_log, remote, manifest, threads=threads)
+    await _append_tail(unified_log, remote, manifest, threads=threads)
 
 
 async def _begin_anew(
@@ -75,7 +67,7 @@ async def _begin_anew(
         return
     log.log(
         # A replica's log always ends below the archive: this is how it grows.
-        logging.DEBUG if remote.is_followed else logging.WARNING,
+        logging.DEBUG if remote.life.is_followed else logging.WARNING,
         "local log ends before the archive, it restarts after the archive's end",
         extra={
             "fields": {
@@ -106,7 +98,7 @@ async def _append_tail(
         return
     run = log_from(local, tail[0].base_offset)
     whole = [part for part in tail if part.end_offset <= local.end_offset]
-    if not remote.is_followed and not await threads.run(partial(run.begins_with, whole)):
+    if not remote.life.is_followed and not await threads.run(partial(run.begins_with, whole)):
         _warn_of_another_past(unified_log, tail[-1].end_offset)
         return
     for part in tail:

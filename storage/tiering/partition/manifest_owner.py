@@ -55,6 +55,7 @@ from strandline.storage.tiering.partition.lost_markers import end_open_transacti
 from strandline.storage.tiering.partition.older_manifest import compare_folder
 from strandline.storage.tiering.partition.topic_registration import TopicRegistration
 from strandline.storage.tiering.policy.archive_state import ArchiveState
+from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 from strandline.storage.tiering.policy.store_health import StoreHealth
 
@@ -70,7 +71,6 @@ class ManifestOwner:
         remote: RemoteLog,
         *,
         topic: TopicRegistration,
-        leader_epoch: Epoch,
         past_generation: str,
         threads: MetadataThreads,
         health: StoreHealth,
@@ -85,40 +85,25 @@ class ManifestOwner:
         self.remote = remote
         self.life = remote.life
         self.topic = topic
-        self.leader_epoch = leader_epoch
         self.clock = unified_log.local.clock
         self.threads = threads
         self._health = health
         self._changes = changes
         self._on_restarted = on_restarted
         self._past_generation = past_generation
-        # A manifest that was read but not claimed; a claim may be tried with it once.
-        self._unclaimed: StoredManifest | None = None
-        # The folder of the log was missing at a start; see `missing_folder_mark.py`.
-        self._is_marked = missing_folder_mark.is_marked(unified_log.local.directory)
-        # Records are set aside. After a crash the log takes no appends until they are back.
-        self._is_set_aside = diverged_records.is_any(unified_log.local.directory)
-        # A replica knows nothing of an origin's log before it has read the manifest.
-        is_followed_anew = remote.is_followed and unified_log.end_offset == 0
-        self.life.is_past_unknown = self._is_marked or is_followed_anew
-        if self._is_set_aside:
-            self.life.move(ArchiveState.BLOCKED)
+        # The folder of the log was missing at a start.
+        self.life.is_past_unknown = missing_folder_mark.is_marked(unified_log.local.directory)
+        if diverged_records.is_any(unified_log.local.directory):
+            # After a crash the log takes no appends until they are back.
+            self.life.move(ArchiveState.SETTING_ASIDE)
         elif remote.known and not self.life.is_past_unknown:
             self.life.move(ArchiveState.OWNED)
 
     def lead(self, leader_epoch: Epoch) -> None:
         """Owns the manifest under this epoch from now on, unless it has a higher one."""
-        self.leader_epoch = leader_epoch
-        self._doubt()
-
-    def detach(self) -> None:
-        """Ends ownership: no commit is made any more."""
-        self.life.move(ArchiveState.DETACHED)
-
-    def _doubt(self) -> None:
-        """Requires that the manifest is read again before any other work."""
-        if not self.life.must_load:
-            self.life.move(ArchiveState.IN_DOUBT)
+        self.life.leader_epoch = leader_epoch
+        if not self.life.is_followed:
+            self.life.doubt()
 
     @property
     def generation(self) -> str:
@@ -145,40 +130,37 @@ class ManifestOwner:
         if not self.life.must_load:
             return
         stored = await self._read()
-        if not self.remote.is_followed:
-            await self._refuse_older(stored)
-            if stored is not None and self._must_hold_off(stored):
-                return
-            await self._set_own_aside(stored)
-            stored = await self._claim(stored)
-        self._adopt(stored)
+        await self._refuse_older(stored)
+        if stored is not None and self._must_hold_off(stored):
+            return
+        await self._set_own_aside(stored)
+        self._adopt(await self._claim(stored))
         await self._restart_local_if_behind()
         if not self.life.is_detached():
             self.log.adopt_remote_log_start()
-        self._end_load()
-        if self._is_marked:
+        if self.life.is_past_unknown:
             await self.threads.run(partial(missing_folder_mark.forget, self.log.local.directory))
-            self._is_marked = False
-
-    async def adopt_newest(self) -> None:
-        """Adopts the newest manifest of an archive that another broker writes."""
-        held = self.remote.stored
-        key = manifest_key(self.remote.partition)
-        # After a failed restart behind the archive, the same manifest is loaded again.
-        if held is not None and self.life.may_append:
-            in_bucket = await self.threads.run(partial(self.threads.store.head, key))
-            if in_bucket.etag == held.etag:
-                return
-        self._doubt()
-        await self.load_if_needed()
+        self._end_load()
 
     async def _read(self) -> StoredManifest | None:
-        stored = self._take_unclaimed()
-        if stored is None:
-            stored = await self.threads.run(
-                partial(self._loader(), self.threads.store, self.remote.partition)
-            )
+        held, life = self.remote.stored, self.life
+        is_unclaimed = life.state is ArchiveState.READ_ONLY and life.lead is Lead.CONFIRMED
+        if held is not None and is_unclaimed and self._must_claim(held.manifest):
+            # The claim tells whether it is still the newest, once. This saves a read for every idle
+            # partition at a start.
+            life.move(ArchiveState.UNKNOWN)
+            return held
+        stored = await self.threads.run(
+            partial(self._loader(), self.threads.store, self.remote.partition)
+        )
         self.remote.refuse_regress(stored)
+        if (
+            held is not None
+            and stored is not None
+            and stored.manifest.generation != held.manifest.generation
+        ):
+            key = manifest_key(self.remote.partition)
+            raise CorruptFile(f"{key}: another archive was begun in place of this broker's")
         return stored
 
     async def _refuse_older(self, stored: StoredManifest | None) -> None:
@@ -191,7 +173,7 @@ class ManifestOwner:
         try:
             await self.threads.run(partial(compare_folder, self.threads.store, stored.manifest))
         except CorruptFile:
-            self.life.move(ArchiveState.BLOCKED)
+            self._block()
             raise
 
     def _must_hold_off(self, stored: StoredManifest) -> bool:
@@ -200,23 +182,26 @@ class ManifestOwner:
         It may be another broker's, or the store takes no writes. The manifest is then read, as far
         as that is safe, and the next load tries again.
         """
-        ownership = self.life.ownership
-        if ownership.is_ours and self._health.takes_writes:
+        lead = self.life.lead
+        if lead is Lead.CONFIRMED and self._health.takes_writes:
             return False
         if self._must_claim(stored.manifest) or self._is_behind(stored.manifest):
             self._only_read(stored)
             return True
-        if ownership.is_unknown and self._has_own_past(stored.manifest):
-            self.life.move(ArchiveState.BLOCKED)
+        if lead is Lead.UNKNOWN and self._has_own_past(stored.manifest):
+            self._block()
             return True
         return False
+
+    def _block(self) -> None:
+        if not self.life.has_set_aside:
+            self.life.move(ArchiveState.BLOCKED)
 
     async def _set_own_aside(self, stored: StoredManifest | None) -> None:
         if self.life.is_fenced:
             return
         manifest = None if stored is None else stored.manifest
-        if self._is_set_aside or (manifest is not None and self._has_own_past(manifest)):
-            self._is_set_aside = True
+        if self.life.has_set_aside or (manifest is not None and self._has_own_past(manifest)):
             self.life.move(ArchiveState.SETTING_ASIDE)
             await take_away_own(self.log, manifest, threads=self.threads, life=self.life)
 
@@ -224,7 +209,7 @@ class ManifestOwner:
         """Claims the manifest under this broker's epoch if it must; returns the current one."""
         if stored is None or not self._must_claim(stored.manifest):
             return stored
-        claimed = stored.manifest.with_leader_epoch(self.leader_epoch)
+        claimed = stored.manifest.with_leader_epoch(self.life.leader_epoch)
         try:
             return await self.threads.run(
                 partial(manifest_store.commit, self.threads.store, stored, claimed)
@@ -249,29 +234,19 @@ class ManifestOwner:
         unreachable (docs/decisions, 15), unless the archive turned out to be another broker's.
         """
         is_behind = self._is_behind(stored.manifest)
-        is_blocked = is_behind or self.life.ownership.is_lost or self._is_set_aside
-        self.life.move(ArchiveState.BLOCKED if is_blocked else ArchiveState.READ_ONLY)
-        if is_behind or self.life.is_detached():
-            return
-        self._unclaimed = stored
-        self.remote.adopt(stored)
-        self.log.adopt_remote_log_start()
-
-    def _take_unclaimed(self) -> StoredManifest | None:
-        """The unclaimed manifest, once, if the claim will tell whether it is still the newest.
-
-        This saves a read for every idle partition at a start.
-        """
-        stored, self._unclaimed = self._unclaimed, None
-        if stored is None or not self.life.ownership.is_ours:
-            return None
-        return stored if self._must_claim(stored.manifest) else None
+        if is_behind or self.life.lead is Lead.LOST:
+            self._block()
+        elif not self.life.has_set_aside:
+            self.life.move(ArchiveState.READ_ONLY)
+        if not is_behind and not self.life.is_detached():
+            self.remote.adopt(stored)
+            self.log.adopt_remote_log_start()
 
     def _loader(self) -> Callable[[ObjectStore, TopicIdPartition], StoredManifest | None]:
         """A 404 alone is no proof of a missing manifest, unless this disk has the whole log."""
         local = self.log.local
         is_all_here = local.start_offset == 0 and local.end_offset > 0
-        is_believed = self.remote.known or self.remote.is_followed or is_all_here
+        is_believed = self.remote.known or is_all_here
         return manifest_store.load if is_believed else manifest_store.load_or_refuse
 
     def _must_claim(self, manifest: Manifest) -> bool:
@@ -283,17 +258,12 @@ class ManifestOwner:
         if self.life.is_claimed or self.life.is_detached():
             return False
         is_all_there = self.log.local.end_offset <= bucket_end(manifest)
-        return is_all_there and manifest.leader_epoch < self.leader_epoch
+        return is_all_there and manifest.leader_epoch < self.life.leader_epoch
 
     def _end_load(self) -> None:
         """The manifest is this broker's, unless it was written under a higher epoch."""
         manifest = self.remote.manifest
-        # A replica may read the manifest of a new epoch before it learns of the epoch.
-        if (
-            manifest is None
-            or self.remote.is_followed
-            or manifest.leader_epoch <= self.leader_epoch
-        ):
+        if manifest is None or manifest.leader_epoch <= self.life.leader_epoch:
             self.life.move(ArchiveState.OWNED)
             return
         self.life.move(ArchiveState.FENCED)
@@ -302,7 +272,7 @@ class ManifestOwner:
             extra={
                 "fields": {
                     "partition": str(self.log.topic_partition),
-                    "leader_epoch": self.leader_epoch,
+                    "leader_epoch": self.life.leader_epoch,
                     "manifest_leader_epoch": manifest.leader_epoch,
                 }
             },
@@ -315,7 +285,7 @@ class ManifestOwner:
 
         After a failure the manifest is read again. Raises ValueError if a higher epoch owns it.
         """
-        new = new.with_leader_epoch(self.leader_epoch)
+        new = new.with_leader_epoch(self.life.leader_epoch)
         self.life.move(ArchiveState.IN_DOUBT)
         stored = await self.threads.run(
             partial(
@@ -332,7 +302,7 @@ class ManifestOwner:
     def _adopt(self, stored: StoredManifest | None) -> None:
         """Adopts the manifest in the bucket, and announces it to replicas."""
         self.remote.adopt(stored)
-        if stored is not None and not self.remote.is_followed:
+        if stored is not None:
             self._changes.note(stored.manifest)
 
     async def claim(self) -> None:
@@ -340,7 +310,7 @@ class ManifestOwner:
         is late fails from then on. It may delete by a configuration that was altered since.
         """
         manifest = self.remote.manifest
-        if manifest is not None and manifest.leader_epoch < self.leader_epoch:
+        if manifest is not None and manifest.leader_epoch < self.life.leader_epoch:
             await self.commit(manifest)
 
     async def move_log_start(self) -> None:
@@ -350,7 +320,7 @@ class ManifestOwner:
         no record is deleted that a restarted broker would still serve.
         """
         manifest = self.remote.manifest
-        if manifest is None or manifest.leader_epoch != self.leader_epoch:
+        if manifest is None or manifest.leader_epoch != self.life.leader_epoch:
             return
         if self.log.log_start_offset > manifest.log_start_offset:
             await self.commit(manifest.with_log_start(self.log.log_start_offset))
@@ -387,23 +357,25 @@ class ManifestOwner:
         if self.life.is_detached() or (manifest is None and self.life.may_append):
             return
         # After a failure the next step retries, and until then the log takes no appends.
-        self.life.move(ArchiveState.RESTARTING)
+        if not self.life.has_set_aside:
+            self.life.move(ArchiveState.RESTARTING)
         if manifest is not None:
-            await restart_behind(
-                self.log,
-                self.remote,
-                manifest,
-                threads=self.threads,
-                on_restarted=self._on_restarted,
-            )
+            await self._restart_behind(manifest)
             await self._end_as_archived(manifest)
-        if self._is_set_aside and not self.life.is_detached():
+        if self.life.has_set_aside:
             self.life.move(ArchiveState.RE_APPENDING)
             crash_point(GIVE_BACK_AFTER_RESTART)
-            await re_append(self.log, self.leader_epoch, threads=self.threads, life=self.life)
-            self._is_set_aside = False
-        if self.remote.is_followed and manifest is not None and not manifest.is_empty:
-            self.log.drop_archived(manifest.end_offset)
+            await re_append(self.log, threads=self.threads, life=self.life)
+
+    async def _restart_behind(self, manifest: Manifest) -> None:
+        """Restarts the log behind the archive, and tells who has to know, also after a failure."""
+        local, end_offset = self.log.local, self.log.end_offset
+        try:
+            await restart_behind(self.log, self.remote, manifest, threads=self.threads)
+        finally:
+            if self.log.end_offset > end_offset:
+                local.note_archived_records()
+                self._on_restarted()
 
     async def _end_as_archived(self, manifest: Manifest) -> None:
         """Writes the lost markers of transactions that began in archived segments.
@@ -411,10 +383,13 @@ class ManifestOwner:
         Readers of the archive have seen their outcomes. An archive that may be another broker's
         tells nothing: it may have other records at these offsets.
         """
-        is_ours = self.life.ownership.is_ours and manifest.leader_epoch <= self.leader_epoch
-        if self.remote.is_followed or not is_ours:
+        life = self.life
+        is_ours = life.lead is Lead.CONFIRMED and manifest.leader_epoch <= life.leader_epoch
+        if not is_ours:
             return
         for opened in self.log.local.producers.open_entries():
+            if opened.transaction_first_offset >= manifest.end_offset:
+                return
             call = partial(
                 is_committed,
                 self.threads.store,
@@ -428,15 +403,17 @@ class ManifestOwner:
                 raise
             except StorageError:
                 # It would fail again. The log has to take appends, and the coordinator decides.
+                continue
+            if self.life.is_detached():
                 return
-            if outcome is None or self.life.is_detached():
-                return
+            if outcome is None:
+                continue
             end_open_transaction(
                 self.log.local,
                 opened,
                 MarkerType.COMMIT if outcome else MarkerType.ABORT,
-                leader_epoch=self.leader_epoch,
+                leader_epoch=self.life.leader_epoch,
             )
 
     def __repr__(self) -> str:
-        return f"<ManifestOwner {self.remote!r} epoch={self.leader_epoch}>"
+        return f"<ManifestOwner {self.remote!r} {self.life!r}>"

@@ -1,1 +1,1 @@
-"""Policies of tiering: lifecycle, retries, quotas, ownership, store health."""
+"""Policies of tiering: lifecycle, retries, quotas, leadership, store health."""

@@ -5,10 +5,11 @@
               disk and manifest do not fit, or their owner is not known ─────> BLOCKED
               it has to be claimed and cannot be, and the disk has it all ───> READ_ONLY
               there is no manifest ──────────────────────────────────────────> OWNED
-              else  [ SETTING_ASIDE ]──> RESTARTING ──[ RE_APPENDING ]─┬─────> OWNED
-                    [ ]: if the disk took records under                └─────> FENCED
-                         offsets that the archive has
+              the disk took records under offsets
+              that the archive has      SETTING_ASIDE ──> RE_APPENDING ─┬────> OWNED
+              else                      RESTARTING ─────────────────────┴────> or FENCED
 
+    claim     READ_ONLY ──> UNKNOWN ──> load
     commit    OWNED ──> IN_DOUBT ── done ──> OWNED
                            └── any failure ──> load
     new epoch OWNED, FENCED ──> IN_DOUBT ──> load
@@ -18,7 +19,7 @@
     UNKNOWN          yes      -       -      as if the store were away; see `is_past_unknown`
     READ_ONLY        yes     yes      -      the manifest is held, and not claimed
     BLOCKED           -       -       -      until a load shows how the disk may go on
-    SETTING_ASIDE     -       -       -      steps 1 and 2 of divergence.py
+    SETTING_ASIDE     -       -       -      steps 1 to 3 of divergence.py; also after a crash
     RESTARTING        -       -       -      local_restart.py
     RE_APPENDING      -       -       -      steps 4 to 7 of divergence.py
     OWNED            yes     yes     yes
@@ -26,11 +27,18 @@
     FENCED           yes      -       -      a higher leader epoch owns the manifest
     DETACHED          -       -       -      the log has no archive, and does not ask
 
-"Free" is to free local segments because the archive has them. To free and to commit, the broker
-must own the archive besides (`ownership.py`), which is one fact for all partitions.
+"Free" is to free local segments because the archive has them. What this broker is to the archive
+(`leadership.py`) takes some of it away:
 
-Invariant: only `ManifestOwner` moves it. Each attachment of a partition has a life of its own, so
-that a step that outlives its attachment changes nothing of the next one.
+                    append   free   commit
+    CONFIRMED        yes     yes     yes
+    UNKNOWN          yes      -       -
+    LOST             yes      -       -      producers may be refused
+    FOLLOWING         -      yes      -      its log grows with the archive alone (following.py)
+
+Invariant: only the steps of the lead move it, `ManifestOwner`'s or `FollowingSteps`. Each
+attachment of a partition has a life of its own, so that a step that outlives its attachment changes
+nothing of the next one.
 """
 
 from __future__ import annotations
@@ -38,7 +46,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, auto
 
-from strandline.storage.tiering.policy.ownership import Ownership
+from strandline.storage.errors import ArchiveLost, ReadOnlyReplica
+from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.model import Epoch
+from strandline.storage.tiering.policy.leadership import Lead
 
 
 class ArchiveState(Enum):
@@ -57,16 +68,18 @@ class ArchiveState(Enum):
 
 
 _State = ArchiveState
+_ASIDE = frozenset({_State.SETTING_ASIDE, _State.RE_APPENDING})
 _LOAD_BEGUN = frozenset({_State.BLOCKED, _State.SETTING_ASIDE, _State.RESTARTING, _State.DETACHED})
 
 # The legal successors of each state.
 LEGAL_MOVES: Mapping[ArchiveState, frozenset[ArchiveState]] = {
     _State.UNKNOWN: _LOAD_BEGUN | {_State.READ_ONLY, _State.OWNED},
-    _State.READ_ONLY: _LOAD_BEGUN | {_State.READ_ONLY},
+    _State.READ_ONLY: _LOAD_BEGUN | {_State.READ_ONLY, _State.UNKNOWN},
     _State.BLOCKED: _LOAD_BEGUN | {_State.READ_ONLY},
-    _State.SETTING_ASIDE: _LOAD_BEGUN,
-    _State.RESTARTING: _LOAD_BEGUN | {_State.RE_APPENDING, _State.OWNED, _State.FENCED},
-    _State.RE_APPENDING: _LOAD_BEGUN | {_State.OWNED, _State.FENCED},
+    # Nothing but an append ends it: who forgets that records are set aside loses them.
+    _State.SETTING_ASIDE: _ASIDE | {_State.DETACHED},
+    _State.RESTARTING: _LOAD_BEGUN | {_State.OWNED, _State.FENCED},
+    _State.RE_APPENDING: _ASIDE | {_State.OWNED, _State.FENCED, _State.DETACHED},
     _State.OWNED: frozenset({_State.IN_DOUBT, _State.DETACHED}),
     _State.IN_DOUBT: _LOAD_BEGUN | {_State.IN_DOUBT, _State.OWNED},
     _State.FENCED: frozenset({_State.IN_DOUBT, _State.DETACHED}),
@@ -83,20 +96,53 @@ _CLAIMED = frozenset(
 )
 
 
+# What this broker itself writes: markers of transactions, and records that it had before.
+_OWN_ORIGINS = frozenset({AppendOrigin.COORDINATOR, AppendOrigin.REPLICATION})
+
+
 class ArchiveLife:
     """The state of one partition's archive, and the permitted operations. Event loop only."""
 
-    __slots__ = ("_state", "is_past_unknown", "may_append", "ownership")
+    __slots__ = (
+        "_refuses_if_lost",
+        "_state",
+        "is_past_unknown",
+        "lead",
+        "leader_epoch",
+        "may_append",
+        "refuses_appends",
+    )
 
-    def __init__(self, ownership: Ownership) -> None:
-        """`ownership` is shared by all partitions of the broker."""
+    def __init__(
+        self, lead: Lead, leader_epoch: Epoch = 0, *, refuses_if_lost: bool = False
+    ) -> None:
+        """`leader_epoch` is the partition's, under which the manifest is written.
+        `refuses_if_lost`: whether producers are refused once the archive is another broker's.
+        """
         self._state = ArchiveState.UNKNOWN
-        self.ownership = ownership
+        self._refuses_if_lost = refuses_if_lost
+        self.leader_epoch = leader_epoch
+        self.take(lead)
         # Whether the log may take records; updated with each move, since each batch checks it.
         self.may_append = True
         # Neither this disk nor the archive has shown any record of the partition yet: until the
         # first load has ended, an empty log may be a long one whose disk was lost.
         self.is_past_unknown = False
+
+    def take(self, lead: Lead) -> None:
+        """Learns what this broker is to the archive."""
+        self.lead = lead
+        # Whether `refuse` refuses some. An attribute, since each batch of a tiered topic checks it.
+        self.refuses_appends = lead is Lead.FOLLOWING or (
+            lead is Lead.LOST and self._refuses_if_lost
+        )
+
+    def refuse(self, origin: AppendOrigin) -> None:
+        """Refuses an append. Raises ReadOnlyReplica for any, ArchiveLost for a producer's alone."""
+        if self.is_followed:
+            raise ReadOnlyReplica
+        if origin not in _OWN_ORIGINS:
+            raise ArchiveLost("the archive is another broker's: strandline docs runbooks/copying")
 
     @property
     def state(self) -> ArchiveState:
@@ -112,6 +158,11 @@ class ArchiveLife:
         if state in _LOADED:
             self.is_past_unknown = False
 
+    def doubt(self) -> None:
+        """Requires that the manifest is read again before any other work."""
+        if not self.must_load:
+            self.move(ArchiveState.IN_DOUBT)
+
     # --- permissions -------------------------------------------------------------------------
 
     @property
@@ -122,7 +173,7 @@ class ArchiveLife:
     @property
     def may_commit(self) -> bool:
         """Whether a commit of the manifest may start."""
-        return self._state is ArchiveState.OWNED and self.ownership.is_ours
+        return self._state is ArchiveState.OWNED and self.lead is Lead.CONFIRMED
 
     # --- knowledge ---------------------------------------------------------------------------
 
@@ -139,12 +190,12 @@ class ArchiveLife:
     @property
     def is_settled(self) -> bool:
         """Whether the held manifest fits this disk, and its owner is known."""
-        return self._state in _AGREES and not self.ownership.is_unknown
+        return self._state in _AGREES and self.lead is not Lead.UNKNOWN
 
     @property
     def is_fenced(self) -> bool:
         """Whether another broker writes the archive, so that its records need not be ours."""
-        return self._state is ArchiveState.FENCED or self.ownership.is_lost
+        return self._state is ArchiveState.FENCED or self.lead is Lead.LOST
 
     @property
     def is_claimed(self) -> bool:
@@ -152,9 +203,19 @@ class ArchiveLife:
         return self._state in _CLAIMED
 
     @property
+    def has_set_aside(self) -> bool:
+        """Whether records of this disk are set aside, and wait to be appended again."""
+        return self._state in _ASIDE
+
+    @property
     def awaits_claim(self) -> bool:
         """Whether the disk has no records beyond the archive, and the manifest is not claimed."""
         return not self.may_append or self._state is ArchiveState.READ_ONLY
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether another broker writes the archive, and this one is a replica."""
+        return self.lead is Lead.FOLLOWING
 
     # A method, since it is asked again after each wait: mypy takes a property for what it was.
     def is_detached(self) -> bool:
@@ -162,4 +223,4 @@ class ArchiveLife:
         return self._state is ArchiveState.DETACHED
 
     def __repr__(self) -> str:
-        return f"<ArchiveLife {self._state.name} {self.ownership!r}>"
+        return f"<ArchiveLife {self._state.name} {self.lead.name} epoch={self.leader_epoch}>"

@@ -571,7 +571,7 @@ class CompactionSteps:
             return False
         call = partial(
             under_way.advance,
-            leader_epoch=self._owner.leader_epoch,
+            leader_epoch=self._owner.life.leader_epoch,
             options=object_options(self._owner.log.config),
         )
         done = await self._compactor.run(call)

@@ -398,7 +398,7 @@ class MergeSteps:
             self._merger.merge,
             self._owner.remote.partition,
             run,
-            leader_epoch=self._owner.leader_epoch,
+            leader_epoch=self._owner.life.leader_epoch,
             options=object_options(self._owner.log.config),
         )
         try:

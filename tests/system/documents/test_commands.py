@@ -127,9 +127,11 @@ def run_with_own_broker(archive: S3Bucket, block: Block, folder: Path) -> list[s
     return [*wrong, f"writes to {elsewhere}"] if elsewhere.exists() else wrong
 
 
-# The commands of runbooks are mostly those of the other pages, in other words.
+TABLES = ROOT / "docs" / "how-to" / "tables.md"
+# The commands of runbooks are mostly those of the other pages, in other words; those of tables load
+# pyiceberg fifty times, and have tests of their own.
 WITH_COMMANDS = with_blocks("bash")
-OF_USERS = [page for page in WITH_COMMANDS if page.parent.name != "runbooks"]
+OF_USERS = [page for page in WITH_COMMANDS if page.parent.name != "runbooks" and page != TABLES]
 
 
 @pytest.mark.parametrize("page", all_but(OF_USERS, WITH_COMMANDS), ids=name)

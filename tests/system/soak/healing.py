@@ -42,6 +42,8 @@ def heal(world: World, story: Story, say: Callable[[str], None], *, with_spark: 
     """All steps; what is wrong is among the violations."""
     world.set_rules([])
     world.ensure_running()
+    say("waiting for the readers")
+    check_reading(world, story)
     story.end()
     world.settle_configs()
     say("settling")
@@ -86,6 +88,16 @@ def within(seconds: float, check: Callable[[], str]) -> str:
             break
         time.sleep(0.2)
     return left
+
+
+def check_reading(world: World, story: Story) -> None:
+    """A life may be over before each reader had a turn: each reads something while others write."""
+    idle = within(
+        SETTLE_S_MAX,
+        lambda: ", ".join(reader.name for reader in story.readers if not reader.record_count),
+    )
+    if idle:
+        world.violations.add(f"read nothing: {idle}")
 
 
 def check_settled(world: World, model: PartitionModel) -> None:

@@ -14,7 +14,7 @@ from strandline.storage.crash_points import CRASH_POINTS, EXIT_STATUS_KILLED
 from tests.conftest import S3Bucket
 from tests.support.broker import eventually
 from tests.support.catalogs import apache_kinds, bucket_properties, catalog_server
-from tests.support.heavy import all_but
+from tests.support.heavy import HEAVY, all_but
 from tests.system.tables.bucket_table import BucketTable
 from tests.unit.spark_lake.table.rig import every, rows_of
 from tests.unit.spark_lake.table.test_rejected import parses, rejected_rows
@@ -83,6 +83,7 @@ def test_after_a_maintenance_was_killed_at_any_step_the_next_one_completes_it(
     assert_each_value_is_in_one_table(table, 120)
 
 
+@HEAVY
 def test_syncs_that_are_killed_again_and_again_leave_each_row_once_and_no_file(
     table: BucketTable,
 ) -> None:

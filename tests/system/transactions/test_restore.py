@@ -125,7 +125,7 @@ def test_offsets_of_a_transaction_are_restored_with_what_it_was_about_to_come_to
         assert found == {"commits": 1, "aborts": 0, "open": 0}
 
 
-@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize("goes_on", [True, heavy(False)])
 @pytest.mark.parametrize("version", [heavy(1), 2])
 def test_what_is_committed_after_a_restore_from_an_old_snapshot_is_there_once(
     make_broker: MakeBroker, archive: Archive, version: int, goes_on: bool

@@ -164,11 +164,14 @@ def test_a_store_that_answers_late_is_asked_once_whose_it_is(
     broker.stop()
     fault_proxy.clear()
     late = Rule(action=Action.LATENCY, method="PUT", path=r"cluster\.json", times=-1)
-    late.delay_s = CLAIM_WAIT_S + 1
+    # Between the start's patience and the 10 s of a socket.
+    late.delay_s = CLAIM_WAIT_S + 2
     fault_proxy.add(late)
     broker.start()
     assert broker.warnings("remote tier cannot be reached")
     with broker.client("t") as client:
+        # Who asks for seconds while the store is away is told so.
+        eventually(lambda: client.fetch(0).records, timeout_s=WAIT_S)
         archived = [batch for batch in BATCHES if end_of([batch]) <= border]
         assert client.read(0, border) == archived
     assert late.hit_count == 1

@@ -65,7 +65,7 @@ from tests.unit.storage.local.builders import NOW_MS, batch, marker
 from tests.unit.storage.local.log_folders import open_dirs
 
 VERSION = 12
-CONTEXT = RequestContext(api_version=10, client_id="", peer="")
+CONTEXT = RequestContext(api_version=10, client_id="")
 HOURS_MS = 3_600_000
 
 

@@ -45,7 +45,7 @@ from tests.unit.broker.coordination.transactions.test_transaction_coordinator im
 async def _answered_once_replicated(
     world: World, handler: Any, request: Request, version: int
 ) -> None:
-    context = RequestContext(api_version=version, client_id="", peer="")
+    context = RequestContext(api_version=version, client_id="")
     at_once = await handler(request, context)
     for partition in world.partitions.values():
         partition.hold()

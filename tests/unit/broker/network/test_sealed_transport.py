@@ -357,7 +357,7 @@ def served(
         clock = ManualClock()
         limits = NetworkConfig(request_bytes_max=1_000_000, connections_max=50, idle_ms_max=600_000)
         server = Server(
-            lambda _listener: Echo(),
+            lambda _listener, _host: Echo(),
             limits=lambda: limits,
             clock=clock,
             spawn=asyncio.get_running_loop().create_task,

@@ -88,7 +88,7 @@ class Gate(AuthenticationGate):
 GATE_BYTES = 100_000
 
 
-def handler_of(listener: str) -> RequestHandler | AuthenticationGate:
+def handler_of(listener: str, _host: str) -> RequestHandler | AuthenticationGate:
     return Gate(GATE_BYTES) if listener == "SASL" else Echo()
 
 
@@ -457,7 +457,7 @@ def test_what_one_client_pipelines_does_not_hold_up_the_others() -> None:
         clock = ManualClock()
         slow = Slow(clock)
         server = Server(
-            lambda _listener: slow,
+            lambda _listener, _host: slow,
             limits=limits,
             clock=clock,
             spawn=asyncio.get_running_loop().create_task,
@@ -484,7 +484,7 @@ def test_answers_to_pipelined_requests_keep_their_order_over_many_turns() -> Non
     async def main() -> bytes:
         clock = ManualClock()
         server = Server(
-            lambda _listener: Slow(clock),
+            lambda _listener, _host: Slow(clock),
             limits=limits,
             clock=clock,
             spawn=asyncio.get_running_loop().create_task,

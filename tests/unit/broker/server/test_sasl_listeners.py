@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.loading import load_config
-from strandline.broker.server.sasl import check_sasl, enabled_mechanisms, sasl_listeners
+from strandline.broker.handlers.auth.failed_logins import FailedLogins
+from strandline.broker.handlers.dispatch.dispatch import Dispatcher
+from strandline.broker.security.identity import ClientIdentity
+from strandline.broker.server.sasl import (
+    ConnectionHandlers,
+    check_sasl,
+    enabled_mechanisms,
+    sasl_listeners,
+)
 from strandline.storage.errors import InvalidConfig
+from tests.support.manual_clock import ManualClock
 
 CLIENTS = (
     "listeners=PLAINTEXT://127.0.0.1:0,CLIENTS://127.0.0.1:0",
@@ -51,6 +64,28 @@ def test_a_listener_may_have_the_name_of_its_protocol() -> None:
 def test_a_listener_without_a_way_in_is_refused(overrides: tuple[str, ...], complaint: str) -> None:
     with pytest.raises(InvalidConfig, match=complaint):
         check_sasl(load(*overrides))
+
+
+@pytest.mark.parametrize("listener", ["PLAINTEXT", "CLIENTS"])
+def test_each_connection_has_its_listener_and_its_address_in_javas_text(listener: str) -> None:
+    callers: list[ClientIdentity] = []
+
+    def handle(
+        _frame: memoryview, _peer: str, _received_s: float, caller: ClientIdentity
+    ) -> list[bytes]:
+        callers.append(caller)
+        return []
+
+    handler_of = ConnectionHandlers(
+        load("sasl.enabled.mechanisms=PLAIN", USERS),
+        cast(Dispatcher, SimpleNamespace(handle=handle)),
+        cast(MetadataView, None),
+        ManualClock(),
+        FailedLogins(ManualClock()),
+    )
+    versions = memoryview(bytes([0, 18, 0, 3]))
+    handler_of(listener, "2001:db8::1").handle(versions, "2001:db8::1:4711", 0.0)
+    assert callers == [ClientIdentity(address="2001:db8:0:0:0:0:0:1", listener=listener)]
 
 
 def test_encryption_is_refused_as_before() -> None:

@@ -27,6 +27,7 @@ from strandline.storage.tiering.log.statistics import (
     PendingSegment,
     TopicCounters,
 )
+from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.lifecycle import SegmentState
 from strandline.storage.tiering.policy.retry import FailureInfo
 from tests.support.manual_clock import ManualClock
@@ -89,7 +90,7 @@ def steps() -> Callable[[], Iterator[Step]]:
         health=SimpleNamespace(
             is_up=True, outage=FAILURE, write_refusal=FAILURE, last_answers_s={"read": 0.0}
         ),
-        ownership=SimpleNamespace(is_ours=True),
+        lead=Lead.CONFIRMED,
         copy_quota=quota,
         fetch_quota=quota,
     )

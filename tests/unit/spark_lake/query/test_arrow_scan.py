@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import gc
 import logging
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from strandline.spark_lake import count, scan
 from strandline.spark_lake.archive.objects import ObjectReader
@@ -24,10 +27,11 @@ from strandline.spark_lake.options.options import S3Options
 from strandline.spark_lake.plan.splits import Split
 from strandline.spark_lake.query.arrow_scan import QUEUE_BATCHES_MAX
 from strandline.spark_lake.query.query import Query
-from strandline.storage.errors import InvalidConfig, ObjectCorrupt
+from strandline.storage.errors import InvalidConfig, ObjectCorrupt, StrandlineError
 from strandline.storage.records.batch.record import Record
 from strandline.storage.records.columns.vectorised import INT64_MAX, INT64_MIN
 from strandline.storage.records.compression import Codec
+from tests.support.broker import eventually
 from tests.unit.spark_lake.archive_builder import (
     START_MS,
     ArchiveBuilder,
@@ -380,3 +384,44 @@ def test_topics_of_any_length_are_found_in_a_folder(tmp_path: Path) -> None:
     log_key = archive.manifest("b" * 249).segments[0].log_key
     (address,) = ObjectReader(archive.url, S3Options()).addresses([log_key], 60).values()
     assert Path(address).read_bytes() == archive.store.get(log_key)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ask", [scan, count])
+def test_a_store_that_does_not_answer_is_told_while_one_waits(
+    ask: Callable[[str, str], object], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipe = tmp_path / "cluster.json"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(ask, f"file://{tmp_path}", "t")
+        said = f"file://{tmp_path} has not answered for 2 s, still waiting"
+        try:
+            eventually(lambda: said in caplog.messages)
+        finally:
+            # An empty file, which is no cluster's.
+            pipe.open("w").close()
+        with pytest.raises(StrandlineError):
+            waiting.result()
+    assert caplog.messages.count(said) == 1
+
+
+@pytest.mark.slow
+def test_a_store_that_falls_silent_while_rows_are_read_is_told(
+    archive: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = scan(archive.url, "t", threads=1)
+    read, goes_on = LocalFileSystem.cat_file, threading.Event()
+
+    def hang(*given: Any, **named: Any) -> Any:
+        assert goes_on.wait(60)
+        return read(*given, **named)
+
+    monkeypatch.setattr(LocalFileSystem, "cat_file", hang)
+    with ThreadPoolExecutor(1) as threads:
+        reading = threads.submit(reader.read_all)
+        try:
+            eventually(lambda: f"{archive.url} has not answered for 2 s" in caplog.text)
+        finally:
+            goes_on.set()
+        assert reading.result().num_rows

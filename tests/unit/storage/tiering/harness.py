@@ -21,7 +21,7 @@ import functools
 import os
 import shutil
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -56,8 +56,11 @@ from strandline.storage.tiering.log.statistics import PartitionStatistics
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.manager.manager import TieringManager
 from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
-from strandline.storage.tiering.policy.ownership import Ownership
+from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.retry import RetryPolicy
+from tests.sim.loop import VirtualClock
+from tests.sim.loop import run as run_virtually
+from tests.sim.pools import InlinePool
 from tests.support.lone_replica import append_alone
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -106,6 +109,19 @@ def asynchronous(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
     return run
 
 
+def virtual(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Runs a coroutine test in virtual time; its rig needs a VirtualClock."""
+
+    @functools.wraps(test)
+    def play(*args: P.args, **kwargs: P.kwargs) -> None:
+        async def played() -> None:
+            await test(*args, **kwargs)
+
+        run_virtually(played)
+
+    return play
+
+
 class DirectInspector(SegmentInspector):
     """Inspects in this process: the same pass without the child."""
 
@@ -117,9 +133,14 @@ class DirectInspector(SegmentInspector):
 class Executors:
     """One thread each, so that steps come in a fixed order, unless a test asks for more copies."""
 
-    copies: ThreadPoolExecutor
-    metadata: ThreadPoolExecutor
-    reads: ThreadPoolExecutor
+    copies: Executor
+    metadata: Executor
+    reads: Executor
+
+    @classmethod
+    def inline(cls) -> Executors:
+        """Without threads, for a loop of virtual time."""
+        return cls(copies=InlinePool(), metadata=InlinePool(), reads=InlinePool())
 
     @classmethod
     def new(cls, copies: int = 1) -> Executors:
@@ -147,7 +168,7 @@ class Rig:
         leader_epoch: int = 1,
         inspector: SegmentInspector | None = None,
         merge_target_bytes: int = 0,
-        clock: ManualClock | None = None,
+        clock: ManualClock | VirtualClock | None = None,
         copies: int = 1,
         alterations: Alterations | None = None,
     ) -> None:
@@ -168,7 +189,8 @@ class Rig:
             retry=RetryPolicy(backoff_ms=500, jitter=0),
         )
         self.inspector = inspector or DirectInspector(self.clock)
-        self.executors = Executors.new(self.copies)
+        is_virtual = isinstance(self.clock, VirtualClock)
+        self.executors = Executors.inline() if is_virtual else Executors.new(self.copies)
         # Whether there is no other replica: what is appended moves the high watermark.
         self.is_alone = True
         self.sent: list[bytes] = []
@@ -178,7 +200,7 @@ class Rig:
         self.cleaned_offset: int | None = None
         self.purged: list[TopicInfo] = []
         # The next start begins with it.
-        self.ownership = Ownership()
+        self.lead = Lead.CONFIRMED
         self.log: UnifiedLog
         self._reader: ColdReader | None = None
         self.manager: TieringManager
@@ -241,7 +263,7 @@ class Rig:
             inspector=self.inspector,
             cleaner=ThreadedCleaner(self.clock),
             on_topic_purged=self.purged.append,
-            ownership=self.ownership,
+            lead=self.lead,
             alterations=self.alterations,
         )
         self.attach()

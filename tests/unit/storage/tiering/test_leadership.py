@@ -12,6 +12,20 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from strandline.storage.crash_points import (
+    COPY_AFTER_COMMIT,
+    COPY_AFTER_LOG,
+    COPY_AFTER_META,
+    COPY_AFTER_REWRITE,
+    COPY_BEFORE_COMMIT,
+    DELETE_BEFORE_LOCAL,
+    TAIL_AFTER_COMMIT,
+    TAIL_AFTER_PART,
+    SimulatedCrash,
+    simulated_crash,
+)
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.model import NO_EPOCH, Isolation
 from strandline.storage.remote.manifest.manifest import Manifest
@@ -23,7 +37,7 @@ from strandline.storage.remote.object_store.interface import (
 )
 from strandline.storage.tiering.policy.lifecycle import SegmentState
 from tests.support.memory_store import MemoryStore
-from tests.unit.storage.tiering.harness import CONFIG, PARTITION, Rig, asynchronous
+from tests.unit.storage.tiering.harness import CONFIG, PARTITION, Rig, asynchronous, keys_of
 
 UPLOAD_MS = 10_000
 WITH_PIECES = replace(CONFIG, strandline_remote_active_segment_upload_ms=UPLOAD_MS)
@@ -64,6 +78,11 @@ async def pass_and_settle(rig: Rig) -> None:
         await rig.manager.run_once()
 
 
+async def offsets_in(rig: Rig) -> list[int]:
+    """The offsets that the records had when they were produced."""
+    return [int(bytes(record.value or b"")) for record in await rig.records()]
+
+
 async def archive_two_segments(rig: Rig) -> None:
     rig.produce_segments(2)
     rig.produce(10)
@@ -102,8 +121,7 @@ async def test_a_recompressed_copy_begins_there_too(tmp_path: Path) -> None:
             assert rig.manifest is not None
             entry = rig.manifest.segments[-1]
             assert entry.recompressed_from_bytes is not None
-            values = [int(bytes(record.value or b"")) for record in await rig.records()]
-            assert values == list(range(2030))
+            assert await offsets_in(rig) == list(range(2030))
             rig.assert_archive_is_whole()
 
 
@@ -225,3 +243,68 @@ async def test_a_log_start_is_committed_under_an_own_claim(tmp_path: Path) -> No
         await rig.manager.run_once()
         written = [(one.leader_epoch, one.log_start_offset) for one in store.manifests]
         assert written[:2] == [(2, 0), (2, 10)]
+
+
+# --- kills -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        COPY_AFTER_REWRITE,
+        COPY_AFTER_LOG,
+        COPY_AFTER_META,
+        COPY_BEFORE_COMMIT,
+        COPY_AFTER_COMMIT,
+        DELETE_BEFORE_LOCAL,
+    ],
+)
+@asynchronous
+async def test_a_crash_while_copying_from_inside_a_segment_loses_and_doubles_nothing(
+    tmp_path: Path, point: str
+) -> None:
+    config = replace(
+        CONFIG,
+        strandline_remote_compression_type="zstd" if point == COPY_AFTER_REWRITE else "producer",
+    )
+    async with Rig(tmp_path / "first", config=config) as first:
+        await archive_two_segments(first)
+        before = keys_of(first.manifest)
+        async with next_leader(first, tmp_path / "next") as rig:
+            rig.produce_segments(1)
+            rig.pass_ms(10_000)
+            with simulated_crash(point), pytest.raises(SimulatedCrash):
+                await rig.settle()
+            is_committed = point in (COPY_AFTER_COMMIT, DELETE_BEFORE_LOCAL)
+            assert (rig.archived[2:] == [(20, 40)]) is is_committed
+            uploads = first.memory.count_requests("put", r"\.log$")
+            await rig.crash()
+            await rig.settle()
+            assert rig.archived == [(0, 10), (10, 20), (20, 40)]
+            assert keys_of(rig.manifest) >= before
+            assert first.memory.count_requests("put", r"\.log$") - uploads == (not is_committed)
+            assert rig.log.local_start_offset == 40
+            await rig.lose_disk()
+            assert await offsets_in(rig) == list(range(40))
+
+
+@pytest.mark.parametrize("point", [TAIL_AFTER_PART, TAIL_AFTER_COMMIT])
+@asynchronous
+async def test_a_crash_while_a_piece_from_inside_a_segment_is_uploaded_loses_nothing(
+    tmp_path: Path, point: str
+) -> None:
+    async with Rig(tmp_path / "first", config=WITH_PIECES) as first:
+        await archive_two_segments(first)
+        async with next_leader(first, tmp_path / "next") as rig:
+            rig.produce(10)
+            with simulated_crash(point), pytest.raises(SimulatedCrash):
+                await pass_and_settle(rig)
+            assert pieces(rig) == ([(20, 40)] if point == TAIL_AFTER_COMMIT else [])
+            await rig.crash()
+            rig.produce(10)
+            await pass_and_settle(rig)
+            assert pieces(rig)[-1][1] == 50
+            await rig.lose_disk()
+            assert (rig.log.local_start_offset, rig.log.end_offset) == (20, 50)
+            await rig.assert_everything_is_readable()
+            rig.assert_archive_is_whole()

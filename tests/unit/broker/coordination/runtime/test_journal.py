@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
-from strandline.broker.coordination.runtime import journal as journal_module
 from strandline.broker.coordination.runtime.journal import Journal
 from strandline.broker.coordination.transactions.transaction import (
     TransactionState,
@@ -150,17 +149,13 @@ def test_no_record_enters_a_partition_whose_join_may_still_be_lost() -> None:
 
 
 @pytest.mark.parametrize("resigns", [True, False])
-def test_a_wait_ends_with_the_leadership_and_after_its_time(
-    resigns: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_ends_with_the_leadership_and_after_its_time(resigns: bool) -> None:
     async def scenario(world: World) -> None:
         partition = MemoryPartition(0)
         journal = Journal(partition, "group", QuietLog(logging.getLogger(__name__), world.clock))  # type: ignore[arg-type]  # a fake
         partition.end_offset = 3
         partition.hold()
         partition.end_offset = 4
-        if not resigns:
-            monkeypatch.setattr(journal_module, "REPLICATION_TIMEOUT_S", 0.0)
         waiting = asyncio.create_task(journal.settled())
         await asyncio.sleep(0)
         if resigns:

@@ -48,7 +48,7 @@ def test_the_copy_in_the_making_is_a_future_replica_with_its_lag(tmp_path: Path)
     waiting: dict[TopicPartition, Path] = {}
     moves = SimpleNamespace(current=lambda: current[0], waiting=lambda: waiting)
     handler = LogDirHandler(cast(Services, services), log_dirs, cast(ReplicaMoves, moves))
-    context = RequestContext(api_version=4, client_id="", peer="")
+    context = RequestContext(api_version=4, client_id="")
 
     def futures(topics: list[DescribableLogDirTopic] | None) -> list[tuple[str, int, int]]:
         request = DescribeLogDirsRequest(topics=topics)

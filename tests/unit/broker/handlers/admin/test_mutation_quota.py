@@ -18,6 +18,7 @@ from strandline.broker.cluster.metadata.records import QuotaEntity, quota_record
 from strandline.broker.handlers.admin.mutation_quota import Admission, addition_cost, creation_cost
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.quotas.quotas import ClientQuotas, QuotaWindows
+from strandline.broker.security.identity import ClientIdentity
 from tests.support.manual_clock import ManualClock
 from tests.unit.broker.cluster.controlled import assigned, since_nothing, with_topic
 
@@ -28,7 +29,8 @@ def admission(version: int, **quotas: float) -> Admission:
     held = ClientQuotas(ManualClock(), QuotaWindows())
     entity = QuotaEntity.of({"user": ""})
     held.follow(*since_nothing(MetadataImage().apply_entry(quota_records(entity, {}, quotas))))
-    context = SimpleNamespace(user="alice", client_id="app", api_version=version)
+    caller = ClientIdentity(user="alice")
+    context = SimpleNamespace(caller=caller, client_id="app", api_version=version)
     return Admission(
         cast(Services, SimpleNamespace(quotas=held)),
         cast(RequestContext, context),

@@ -19,15 +19,14 @@ from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.fetch.sessions import FetchSessionCache
 from strandline.broker.handlers.produce.produce import ProduceHandler
 from strandline.broker.network.responses import Answer, ColdParts
-from strandline.broker.protocol.codec.codec import decode_request
+from strandline.broker.protocol.codec.codec import decode, decode_request
 from strandline.broker.protocol.header import RequestHeader
-from strandline.broker.protocol.messages.fetch import (
-    FetchRequest,
-)
+from strandline.broker.protocol.messages.fetch import FetchRequest, FetchResponse
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.telemetry.requests import ApiTraffic
 from strandline.storage.files import FileRange
-from strandline.storage.model import Isolation, TopicPartition
+from strandline.storage.model import Isolation, Offset, TopicPartition
+from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.tiering.log.cold_read import RemoteRead
 from tests.support.wire import encode_request_header
@@ -163,3 +162,43 @@ def test_only_an_answer_with_more_cold_records_than_local_ones_yields_to_live_tr
         return isinstance(await answer if isinstance(answer, Awaitable) else answer, ColdParts)
 
     assert asyncio.run(main()) is expected
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_an_old_client_passes_segments_of_transaction_markers_alone(
+    tmp_path: Path, version: int
+) -> None:
+    """Old messages have no markers; without more it would ask for them for ever."""
+    local = open_log(tmp_path / "t")
+    for number in range(3):
+        sent = batch(producer_id=1, producer_epoch=0, base_sequence=number, transactional=True)
+        append(local, sent)
+        append_marker(local, MarkerType.COMMIT, producer_id=1)
+        local.roll()
+    for _ in range(2):
+        append_marker(local, MarkerType.COMMIT, producer_id=1)
+        local.roll()
+    fill(local, 1)
+    last_offset = local.end_offset - 1
+    with leading(local, epoch=LEADER_EPOCH) as made:
+        served = {0: made}
+        services = services_over(SimpleNamespace(partitions_of=lambda *_: served))
+
+        async def next_offset(offset: Offset) -> Offset:
+            handler = FetchHandler(services, cast("FetchSessionCache", None))
+            header = RequestHeader(ApiKey.FETCH, version, 1, "", 0)
+            answer = handler.handle(fetch_of_one(version, offset, max_wait_ms=0), header, 0.0)
+            assert isinstance(answer, Awaitable)
+            frame = memoryview(bytes.fromhex(_content(await answer)))
+            (topic,) = decode(FetchResponse, version, frame[8:]).topics
+            records = b"".join(bytes(part) for part in topic.partitions[0].records)
+            ends = [one.header.next_offset for one in walk(records)]
+            return ends[-1] if ends else offset
+
+        async def offsets() -> list[Offset]:
+            seen = [0]
+            while len(seen) < 2 or seen[-1] != seen[-2]:
+                seen.append(await next_offset(seen[-1]))
+            return seen
+
+        assert asyncio.run(offsets())[-1] == last_offset + 1

@@ -25,6 +25,7 @@ from strandline.broker.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.security.identity import ClientIdentity
 from tests.support.manual_clock import ManualClock
 from tests.unit.broker.cluster.controlled import registered
 
@@ -52,7 +53,9 @@ def handlers(*records: MetadataRecord) -> MetadataHandlers:
 
 
 def context(version: int = 2) -> RequestContext:
-    return RequestContext(api_version=version, client_id="c", peer="p", listener="PLAINTEXT")
+    return RequestContext(
+        api_version=version, client_id="c", caller=ClientIdentity(listener="PLAINTEXT")
+    )
 
 
 def test_a_cluster_is_all_brokers_that_a_client_of_this_listener_can_reach() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -16,9 +15,10 @@ from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import RunningConfig
-from strandline.broker.server.upkeep import background
 from strandline.broker.server.upkeep.background import (
+    PRODUCER_CHECK_S,
     RESTARTS,
+    REVIVE_CHECK_S,
     UNCREATED_RETRY_S,
     FinishedPurges,
     LogUpkeep,
@@ -30,7 +30,8 @@ from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import StrandlineError
 from strandline.storage.local.formats.producer_state import ProducerEntry, ProducerState
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
-from tests.support.manual_clock import ManualClock
+from tests.sim.loop import VirtualClock, run
+from tests.sim.pools import InlinePool
 from tests.unit.storage.local.builders import fill, open_log
 
 
@@ -45,40 +46,34 @@ class CountingClient:
         return ()
 
 
-def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_second(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(background, "REVIVE_CHECK_S", 0.0)
-    clock, metadata = ManualClock(), CountingClient()
-    upkeep = LogUpkeep(
-        cast(ReplicaManager, SimpleNamespace(has_uncreated=True, replace_logs=len)),
-        cast(LogDirs, SimpleNamespace(has_failed=False, is_short_of_room=False)),
-        controller=cast(Controller, metadata),
-        running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
-        workers=cast(Workers, None),
-        clock=clock,
-        believed_ms=clock.now_ms,
-    )
+def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_second() -> None:
+    metadata = CountingClient()
 
-    async def some_turns() -> None:
+    async def minutes() -> None:
+        clock = VirtualClock()
+        upkeep = LogUpkeep(
+            cast(ReplicaManager, SimpleNamespace(has_uncreated=True, replace_logs=len)),
+            cast(LogDirs, SimpleNamespace(has_failed=False, is_short_of_room=False)),
+            controller=cast(Controller, metadata),
+            running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
+            workers=cast(Workers, None),
+            clock=clock,
+            believed_ms=clock.now_ms,
+        )
         task = asyncio.ensure_future(upkeep.revive_folders_forever())
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await asyncio.sleep(UNCREATED_RETRY_S)
         assert metadata.change_count == 1
-        clock.advance_ms(int(UNCREATED_RETRY_S * 1000))
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await asyncio.sleep(2 * REVIVE_CHECK_S)
         assert metadata.change_count == 2
         task.cancel()
 
-    asyncio.run(some_turns())
+    run(minutes)
 
 
 @pytest.mark.parametrize("flush_messages", [1, 1000])
 def test_a_roll_waits_for_no_record_behind_it_unless_flush_messages_is_due(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, flush_messages: int
+    tmp_path: Path, flush_messages: int
 ) -> None:
-    monkeypatch.setattr(background, "FLUSH_CHECK_S", 0.0)
     log = open_log(tmp_path, config=LogConfig(flush_messages=flush_messages))
     fill(log, 2)
     log.roll()
@@ -90,33 +85,29 @@ def test_a_roll_waits_for_no_record_behind_it_unless_flush_messages_is_due(
         log.flush(up_to)
 
     partition = SimpleNamespace(log=SimpleNamespace(local=log), flush=flush)
-    clock = ManualClock()
-    upkeep = LogUpkeep(
-        cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
-        cast(LogDirs, None),
-        controller=cast(Controller, None),
-        running=cast(RunningConfig, None),
-        workers=cast(Workers, SimpleNamespace(disk=None)),
-        clock=clock,
-        believed_ms=clock.now_ms,
-    )
 
-    async def some_turns() -> None:
+    async def a_minute() -> None:
+        clock = VirtualClock()
+        upkeep = LogUpkeep(
+            cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
+            cast(LogDirs, None),
+            controller=cast(Controller, None),
+            running=cast(RunningConfig, None),
+            workers=cast(Workers, SimpleNamespace(disk=None)),
+            clock=clock,
+            believed_ms=clock.now_ms,
+        )
         task = asyncio.ensure_future(upkeep.flush_forever())
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await asyncio.sleep(60)
         task.cancel()
 
-    asyncio.run(some_turns())
+    run(a_minute)
     assert wanted == [None if flush_messages == 1 else 20]
     assert log.recovery_point == (30 if flush_messages == 1 else 20)
 
 
-def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_first(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_first() -> None:
     """The folder does not count as failed any more: nobody would open its logs a second time."""
-    monkeypatch.setattr(background, "REVIVE_CHECK_S", 0.0)
     pair = SimpleNamespace(lost_records=True)
     folders = SimpleNamespace(has_failed=True, is_short_of_room=False)
     changes: list[int] = []
@@ -133,40 +124,30 @@ def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_firs
 
     folders.revive = revive
 
-    async def some_turns() -> None:
-        with ThreadPoolExecutor(1) as disk:
-            upkeep = LogUpkeep(
-                cast(
-                    ReplicaManager, SimpleNamespace(has_uncreated=False, replace_logs=served.extend)
-                ),
-                cast(LogDirs, folders),
-                controller=cast(Controller, SimpleNamespace(ask=raise_leader_epochs)),
-                running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
-                workers=cast(Workers, SimpleNamespace(disk=disk)),
-                clock=ManualClock(),
-                believed_ms=ManualClock().now_ms,
-            )
-            with pytest.raises(StrandlineError):
-                await upkeep.revive_folders_forever()
-            assert served == []
-            task = asyncio.ensure_future(upkeep.revive_folders_forever())
-            for _ in range(20):
-                await asyncio.sleep(0)
-            task.cancel()
+    async def some_seconds() -> None:
+        clock = VirtualClock()
+        upkeep = LogUpkeep(
+            cast(ReplicaManager, SimpleNamespace(has_uncreated=False, replace_logs=served.extend)),
+            cast(LogDirs, folders),
+            controller=cast(Controller, SimpleNamespace(ask=raise_leader_epochs)),
+            running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
+            workers=cast(Workers, SimpleNamespace(disk=InlinePool())),
+            clock=clock,
+            believed_ms=clock.now_ms,
+        )
+        with pytest.raises(StrandlineError):
+            await upkeep.revive_folders_forever()
+        assert served == []
+        task = asyncio.ensure_future(upkeep.revive_folders_forever())
+        await asyncio.sleep(10)
+        task.cancel()
 
-    asyncio.run(some_turns())
+    run(some_seconds)
     assert (served, len(changes)) == ([pair], 2)
 
 
-class JumpingClock(ManualClock):
-    """Its monotonic half goes on as ever; the wall goes where it is told."""
-
-    def jump_ms(self, delta_ms: int) -> None:
-        self._now_ms += delta_ms
-
-
 def producer_upkeep(
-    clock: JumpingClock, running: SimpleNamespace
+    clock: VirtualClock, running: SimpleNamespace
 ) -> tuple[ProducerState, LogUpkeep]:
     """Of a log with one producer, which was there a moment ago."""
     producers = ProducerState()
@@ -186,90 +167,71 @@ def producer_upkeep(
     return producers, upkeep
 
 
-def test_idle_producers_go_by_the_limit_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(background, "PRODUCER_CHECK_S", 0.0)
-    clock, running = JumpingClock(), SimpleNamespace(current=BrokerConfig())
-    producers, upkeep = producer_upkeep(clock, running)
-
-    async def some_turns() -> None:
+def test_idle_producers_go_by_the_limit_of_the_moment() -> None:
+    async def some_checks() -> None:
+        running = SimpleNamespace(current=BrokerConfig())
+        producers, upkeep = producer_upkeep(VirtualClock(), running)
         task = asyncio.ensure_future(upkeep.expire_producers_forever())
-        clock.advance_ms(60_000)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await asyncio.sleep(PRODUCER_CHECK_S + 1)
         assert 7 in producers.entries
         running.current = load_config(None, ["producer.id.expiration.ms=60000"])
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await asyncio.sleep(PRODUCER_CHECK_S)
         assert not producers.entries
         task.cancel()
 
-    asyncio.run(some_turns())
+    run(some_checks)
 
 
-def test_a_clock_that_jumps_ahead_forgets_no_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_jumps_ahead_forgets_no_producer() -> None:
     """What a forgotten one repeats would be taken a second time."""
-    monkeypatch.setattr(background, "PRODUCER_CHECK_S", 0.0)
-    clock = JumpingClock()
-    producers, upkeep = producer_upkeep(clock, SimpleNamespace(current=BrokerConfig()))
 
-    async def some_turns() -> None:
+    async def a_day() -> None:
+        clock = VirtualClock()
+        producers, upkeep = producer_upkeep(clock, SimpleNamespace(current=BrokerConfig()))
         task = asyncio.ensure_future(upkeep.expire_producers_forever())
         clock.jump_ms(100 * 86_400_000)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await asyncio.sleep(PRODUCER_CHECK_S + 1)
         assert 7 in producers.entries
         clock.jump_ms(-100 * 86_400_000)
-        clock.advance_ms(86_400_000)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await asyncio.sleep(86_400 + PRODUCER_CHECK_S)
         assert not producers.entries
         task.cancel()
 
-    asyncio.run(some_turns())
+    run(a_day)
 
 
-def test_a_loop_that_ran_for_long_is_begun_again_soon_however_often_it_failed_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_loop_that_ran_for_long_is_begun_again_soon_however_often_it_failed_before() -> None:
     ran_s = [0.0, 0.0, 0.0, RESTARTS.max_s, 0.0]
+    ended_s: list[float] = []
     waits_s: list[float] = []
 
     async def some_failures() -> None:
-        now_s = 0.0
-        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s)
+        loop = asyncio.get_running_loop()
 
         async def fail() -> None:
-            nonlocal now_s
+            waits_s.extend(loop.time() - at_s for at_s in ended_s[-1:])
             if not ran_s:
                 raise asyncio.CancelledError
-            now_s += ran_s.pop(0)
+            await asyncio.sleep(ran_s.pop(0))
+            ended_s.append(loop.time())
             raise StrandlineError("again")
 
-        async def wait(seconds: float) -> None:
-            waits_s.append(seconds)
+        with pytest.raises(asyncio.CancelledError):
+            await keep_running("loop", fail)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(asyncio, "sleep", wait)
-            with pytest.raises(asyncio.CancelledError):
-                await keep_running("loop", fail)
-
-    asyncio.run(some_failures())
+    run(some_failures)
     assert waits_s == [1, 2, 4, 1, 2]
 
 
-def test_topics_that_are_gone_from_both_tiers_are_noted_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(background, "PURGE_CHECK_S", 0.0)
+def test_topics_that_are_gone_from_both_tiers_are_noted_together() -> None:
     metadata, purges = CountingClient(), FinishedPurges()
 
-    async def some_turns() -> None:
+    async def some_seconds() -> None:
         for number in range(100):
             purges.add(uuid.UUID(int=number))
         task = asyncio.ensure_future(purges.note_forever(cast(Controller, metadata)))
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await asyncio.sleep(10)
         task.cancel()
 
-    asyncio.run(some_turns())
+    run(some_seconds)
     assert metadata.change_count == 1

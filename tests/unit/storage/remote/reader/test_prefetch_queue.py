@@ -9,6 +9,8 @@ import pytest
 
 from strandline.storage.remote.reader import prefetch_queue as guesses
 from strandline.storage.remote.reader.cold_reader import ColdReader
+from tests.sim.loop import run as run_virtually
+from tests.sim.pools import InlinePool
 from tests.support.archived_segments import ArchivedSegment
 from tests.support.memory_store import MemoryStore
 from tests.unit.storage.remote.cold_reading import archive, eventually, make_reader, run
@@ -67,11 +69,10 @@ def _pass_idle_time(reader: ColdReader, *standing_still: Consumer) -> None:
 
 
 def test_what_was_guessed_for_a_consumer_that_is_gone_is_not_downloaded(
-    store: MemoryStore, executor: ThreadPoolExecutor, pace: Pace, monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, pace: Pace
 ) -> None:
     segment = archive(store, batch_count=100)
-    reader = make_reader(store, executor, pace=pace)
-    monkeypatch.setattr(guesses, "IDLE_S", 0.01)
+    reader = make_reader(store, InlinePool(), pace=pace)
 
     async def read_and_leave() -> None:
         consumer = Consumer(reader, segment)
@@ -81,7 +82,7 @@ def test_what_was_guessed_for_a_consumer_that_is_gone_is_not_downloaded(
         pace.is_shut = False
         await Consumer(reader, segment, offset=360).read()
 
-    run(read_and_leave())
+    run_virtually(read_and_leave)
     assert store.count_requests("get", r"\.log$") == 2
 
 

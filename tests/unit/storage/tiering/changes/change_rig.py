@@ -10,7 +10,6 @@ from strandline.storage.remote.manifest.change_list import ChangeList
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.tiering.changes.change_reader import ChangeReader
 from strandline.storage.tiering.changes.change_writer import ChangeWriter
-from strandline.storage.tiering.policy.ownership import Ownership
 from strandline.storage.tiering.policy.retry import RetryPolicy
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
@@ -38,7 +37,7 @@ class World:
         self.clock = ManualClock()
         self.store = MemoryStore(clock=self.clock)
         self.thread = ThreadPoolExecutor(1)
-        self.ownership = Ownership()
+        self.is_ours = True
         self.writer = self.new_writer()
         self.reader = ChangeReader(self.store, clock=self.clock, full_interval_ms=FULL_MS)
 
@@ -49,7 +48,7 @@ class World:
             executor=self.thread,
             clock=self.clock,
             retry=RetryPolicy(backoff_ms=500, jitter=0),
-            ownership=self.ownership,
+            may_write=lambda: self.is_ours,
             interval_ms=interval_ms,
             changes_max=changes_max,
         )

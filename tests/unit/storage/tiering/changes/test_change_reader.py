@@ -13,6 +13,7 @@ from strandline.storage.remote.keys import CHANGES_KEY
 from strandline.storage.remote.manifest.change_list import LIST_BYTES_MAX
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.tiering.changes.change_reader import Expectation, PolledChanges
+from strandline.storage.tiering.policy.leadership import Lead
 from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.changes.change_rig import FULL_MS, KEY, World, manifest
 from tests.unit.storage.tiering.harness import PARTITION, Rig, asynchronous
@@ -222,7 +223,7 @@ async def test_a_replica_asks_for_nothing_that_it_was_not_told_of(tmp_path: Path
         origin.produce_segments(1)
         await origin.settle()
         replica = Rig(tmp_path / "replica", store=origin.memory, clock=origin.clock)
-        replica.tiering_config = replace(replica.tiering_config, follows=True)
+        replica.lead = Lead.FOLLOWING
         async with replica:
             partition = replica.manager._partitions[PARTITION]
             assert not partition.is_due

@@ -14,7 +14,6 @@ from strandline.storage.remote.keys import CHANGES_KEY
 from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest.change_list import CHANGES_MAX, LIST_BYTES_MAX
 from strandline.storage.tiering.changes.change_writer import ChangeWriter
-from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
 from strandline.storage.tiering.policy.retry import RetryPolicy
 from tests.support.memory_store import Fault, Timing
 from tests.unit.storage.tiering.changes.change_rig import FULL_MS, INTERVAL_MS, KEY, World, manifest
@@ -84,11 +83,8 @@ def test_a_full_list_is_one_that_is_read(world: World) -> None:
     assert world.store.head(CHANGES_KEY).size_bytes < LIST_BYTES_MAX
 
 
-@pytest.mark.parametrize("state", [OwnershipState.UNKNOWN, OwnershipState.LOST])
-def test_who_does_not_own_the_archive_asks_and_writes_nothing(
-    world: World, state: OwnershipState
-) -> None:
-    world.ownership = Ownership(state)
+def test_who_does_not_own_the_archive_asks_and_writes_nothing(world: World) -> None:
+    world.is_ours = False
     world.writer = world.new_writer()
     world.writer.note(manifest(1))
     world.write()
@@ -165,7 +161,7 @@ async def test_a_list_that_hangs_or_fails_delays_no_copy_and_no_deletion(tmp_pat
             executor=own_thread,
             clock=rig.clock,
             retry=RetryPolicy(),
-            ownership=Ownership(),
+            may_write=lambda: True,
             interval_ms=0,
         )
         writing = asyncio.create_task(changes.step())

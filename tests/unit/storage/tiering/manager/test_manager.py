@@ -26,6 +26,7 @@ from strandline.storage.tiering.partition.topic_registration import (
     TopicRegistration,
     TopicRegistrations,
 )
+from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import (
@@ -239,7 +240,7 @@ async def test_a_purged_topic_leaves_the_counters_of_the_next_one_of_its_name(
 @asynchronous
 async def test_a_replica_keeps_nothing_of_a_topic_that_its_origin_deleted(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
-    rig.tiering_config = replace(rig.tiering_config, follows=True)
+    rig.lead = Lead.FOLLOWING
     async with rig:
         assert counted_topics(rig) == {TOPIC}
         archive = weakref.ref(rig.log.remote)

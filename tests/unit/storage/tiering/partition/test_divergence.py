@@ -33,7 +33,7 @@ from strandline.storage.local.log.log import LocalLog
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.tiering.partition import divergence
-from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
+from strandline.storage.tiering.policy.leadership import Lead
 from tests.support.lone_replica import append_alone
 from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.harness import CONFIG, GRACE_MS, Rig, asynchronous
@@ -216,9 +216,8 @@ async def test_the_open_segment_in_the_bucket_comes_before_what_the_image_took(
 @asynchronous
 async def test_until_it_is_known_whose_the_archive_is_nothing_is_moved(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
-        rig.ownership = Ownership()
         await put_back_an_older_image(rig, archived_after=1)
-        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        rig.lead = Lead.UNKNOWN
         await rig.crash(start=False)
         for _ in range(5):
             rig.produce(7)
@@ -234,13 +233,13 @@ async def test_until_it_is_known_whose_the_archive_is_nothing_is_moved(tmp_path:
 async def test_of_another_brokers_archive_this_disk_keeps_what_it_took(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         await put_back_an_older_image(rig, archived_after=1)
-        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        rig.lead = Lead.UNKNOWN
         await rig.crash(start=False)
         del rig.sent[3:]
         for _ in range(5):
             rig.produce(7)
         await settle(rig)
-        rig.manager.ownership.lose("somebody else's start is in the bucket")
+        rig.manager.lose("somebody else's start is in the bucket")
         await settle(rig)
         rig.produce(1)
         assert await contents(rig) == sent_values(rig.sent)

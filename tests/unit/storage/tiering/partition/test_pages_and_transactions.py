@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from strandline.storage.remote.manifest import manifest as manifest_module
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.segment import meta as segment_meta
 from strandline.storage.tiering.changes.change_reader import PolledChanges
+from strandline.storage.tiering.policy.leadership import Lead
 from tests.support.memory_store import Fault
 from tests.unit.storage.tiering.bucket_checks import check_bucket
 from tests.unit.storage.tiering.harness import (
@@ -343,7 +343,7 @@ async def test_a_replica_is_not_fenced_by_an_epoch_that_it_hears_of_later(
     """At each start of its origin that would be a warning for each partition, to stop one."""
     async with Rig(tmp_path / "origin") as origin:
         replica = Rig(tmp_path / "replica", store=origin.memory, clock=origin.clock)
-        replica.tiering_config = replace(replica.tiering_config, follows=True)
+        replica.lead = Lead.FOLLOWING
         async with replica:
             origin.leader_epoch = 2
             origin.manager.update_leader_epoch(PARTITION, 2)
@@ -368,10 +368,11 @@ async def test_a_replica_that_could_not_go_on_behind_the_archive_tries_again_wit
         origin.produce_segments(2)
         await origin.settle()
         replica = Rig(tmp_path / "replica", store=origin.memory, clock=origin.clock)
-        replica.tiering_config = replace(replica.tiering_config, follows=True)
+        replica.lead = Lead.FOLLOWING
         origin.memory.add_fault(Fault(key_pattern=r"\.meta$", error=TierUnavailable))
         async with replica:
             assert replica.log.end_offset == 0
+            assert replica.log.has_unknown_extent
             for _ in range(3):
                 replica.pass_ms(60_000)
                 await replica.manager.run_once()
@@ -404,6 +405,30 @@ async def test_a_log_that_lost_a_marker_ends_the_transaction_as_its_archived_seg
 
 
 @asynchronous
+async def test_a_lost_object_keeps_no_other_transaction_from_its_archived_end(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        first, second = Producer(rig, 7), Producer(rig, 8)
+        first.send()
+        rig.roll()
+        second.send()
+        rig.roll()
+        second.end(MarkerType.ABORT)
+        first.end(MarkerType.ABORT)
+        await rig.settle()
+        assert rig.archived == [(0, 1), (1, 2)]
+        manifest = rig.manifest
+        assert manifest is not None
+        rig.memory.delete([manifest.segments[0].meta_key])
+        await rig.lose_disk()
+        await rig.settle()
+        local = rig.log.local
+        assert [opened.producer_id for opened in local.producers.open_entries()] == [7]
+        assert [one.producer_id for one in local.aborted_transactions(1, 3)] == [8]
+
+
+@asynchronous
 @pytest.mark.parametrize("reason", ["lost", "claimed"])
 async def test_the_archive_of_another_broker_ends_no_transaction_of_this_disk(
     tmp_path: Path, reason: str
@@ -416,7 +441,7 @@ async def test_the_archive_of_another_broker_ends_no_transaction_of_this_disk(
         await rig.crash(start=False)
         Producer(rig, 7).send()
         if reason == "lost":
-            rig.ownership.lose("somebody else")
+            rig.manager.lose("somebody else")
         await rig.settle()
         assert rig.log.local.last_stable_offset == 0
 

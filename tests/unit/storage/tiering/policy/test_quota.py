@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.errors import TierUnavailable
-from strandline.storage.tiering.policy import quota
 from strandline.storage.tiering.policy.quota import QuotaExceeded, QuotaLimits, ReadGate, TierQuota
+from tests.sim.loop import VirtualClock
 from tests.support.manual_clock import ManualClock
-from tests.unit.storage.tiering.harness import CONFIG, Rig, asynchronous
+from tests.unit.storage.tiering.harness import CONFIG, Rig, virtual
 
 
 def test_a_quota_is_kept_over_its_windows_and_forgets_what_is_older() -> None:
@@ -79,37 +79,35 @@ def test_reads_beyond_the_bound_and_beyond_the_quota_are_refused_for_the_moment(
     gate.check_quota("c")
 
 
-@asynchronous
+@virtual
 async def test_copies_wait_for_their_quota_and_nothing_is_freed_meanwhile(
     tmp_path: Path,
 ) -> None:
-    async with Rig(tmp_path) as rig:
+    async with Rig(tmp_path, clock=VirtualClock()) as rig:
         rig.produce_segments(1)
         size_bytes = rig.log.local.segments[0].size_bytes
         rig.manager.copy_quota.limits = QuotaLimits(bytes_per_second_max=size_bytes * 3 // 2)
         rig.produce_segments(2)
-        monkeypatch = pytest.MonkeyPatch()
-        monkeypatch.setattr(quota, "THROTTLE_STEP_S", 0.001)
         copied = []
         for _ in range(4):
             await rig.manager._partitions[rig.log.topic_partition].step()
             copied.append(len(rig.archived))
         assert copied == [1, 2, 2, 2]
+        waited_s = rig.clock.monotonic_s()
+        assert waited_s > 0
         rig.pass_ms(30_000)
         await rig.manager._partitions[rig.log.topic_partition].step()
         assert len(rig.archived) == 3
-        assert rig.manager.copy_quota.throttled_s == 2 * quota.THROTTLE_STEP_S
-        monkeypatch.undo()
+        assert rig.manager.copy_quota.throttled_s == pytest.approx(waited_s)
 
 
-@asynchronous
+@virtual
 async def test_what_goes_of_the_open_segment_counts_and_waits_for_the_quota_of_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     upload_ms = 10_000
     config = replace(CONFIG, strandline_remote_active_segment_upload_ms=upload_ms)
-    async with Rig(tmp_path, config=config) as rig:
-        monkeypatch.setattr(quota, "THROTTLE_STEP_S", 0.001)
+    async with Rig(tmp_path, config=config, clock=VirtualClock()) as rig:
         step = rig.manager._partitions[rig.log.topic_partition].step
 
         def uploaded() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -14,16 +14,18 @@ from strandline.storage.errors import (
     TierError,
     TierUnavailable,
 )
-from strandline.storage.tiering.policy import store_health
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
 from strandline.storage.tiering.policy.store_health import (
+    PROBE_ANSWER_S,
     PROBE_INTERVAL_S,
     REMINDER_S,
     StoreHealth,
 )
+from tests.sim.loop import VirtualClock
+from tests.sim.pools import JobTime, TimedPool
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import Fault, MemoryStore
-from tests.unit.storage.tiering.harness import Executors, asynchronous
+from tests.unit.storage.tiering.harness import Executors, asynchronous, virtual
 
 INTERVAL_MS = int(PROBE_INTERVAL_S * 1000)
 
@@ -103,23 +105,22 @@ async def test_writes_are_not_tried_before_the_archive_is_this_broker_s() -> Non
         assert not found.health.takes_writes
 
 
-@asynchronous
-async def test_a_store_that_hangs_is_down_although_it_never_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(store_health, "PROBE_ANSWER_S", 0.05)
-    async with rig() as found:
-        goes_on = threading.Event()
-        found.store.add_fault(Fault(operation="get", gate=goes_on))
-        assert not await found.look_after(INTERVAL_MS)
-        assert not await found.look_after(1000)
-        assert found.health.outage is not None
-        assert found.health.outage.reason == "probe: no answer for 21 s"
-        assert found.store.count_requests("get") == 1, "one request waits for all"
-        goes_on.set()
-        monkeypatch.undo()
-        assert await found.look_after(5000)
-        assert found.health.is_up
+@virtual
+async def test_a_store_that_hangs_is_down_although_it_never_answers() -> None:
+    hang = TimedPool(1, "probes", lambda _: JobTime(seconds=30.0))
+    store = MemoryStore()
+    health = StoreHealth(store, executor=hang, clock=VirtualClock())
+    await asyncio.sleep(PROBE_INTERVAL_S)
+    assert not await health.probe_if_due()
+    await asyncio.sleep(1)
+    assert not await health.probe_if_due()
+    assert health.outage is not None
+    silent_s = PROBE_INTERVAL_S + 1 + 2 * PROBE_ANSWER_S
+    assert health.outage.reason == f"probe: no answer for {silent_s:.0f} s"
+    assert store.count_requests("get") == 1, "one request waits for all"
+    await asyncio.sleep(PROBE_INTERVAL_S)
+    assert await health.probe_if_due()
+    assert health.is_up
 
 
 @pytest.mark.parametrize("error", [TierUnavailable, AccessDenied, TierError])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,20 +11,25 @@ import pytest
 from strandline.storage.errors import (
     AccessDenied,
     ArchiveLost,
+    ReadOnlyReplica,
     StoreFull,
     TierError,
     TierUnavailable,
 )
 from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.local.log_dirs import missing_folder_mark
 from strandline.storage.remote.manifest.store import commit, load
-from strandline.storage.tiering.policy.ownership import Ownership, OwnershipState
+from strandline.storage.tiering.changes.change_reader import PolledChanges
+from strandline.storage.tiering.policy.leadership import Lead
 from tests.support.lone_replica import append_alone
 from tests.support.memory_store import Fault
-from tests.unit.storage.tiering.harness import ID_PARTITION, Rig, asynchronous
+from tests.unit.storage.tiering.harness import GRACE_MS, ID_PARTITION, Rig, asynchronous
+
+EVERYTHING = PolledChanges(is_everything=True)
 
 
-async def start_with(rig: Rig, state: OwnershipState) -> None:
-    rig.ownership = Ownership(state)
+async def start_with(rig: Rig, lead: Lead) -> None:
+    rig.lead = lead
     await rig.crash()
 
 
@@ -39,7 +46,7 @@ async def test_until_it_is_known_whose_the_archive_is_it_is_only_read(tmp_path: 
         await settle(rig)
         rig.produce_segments(1)
         before = rig.manifest
-        await start_with(rig, OwnershipState.UNKNOWN)
+        await start_with(rig, Lead.UNKNOWN)
         rig.produce_segments(1)
         await settle(rig)
         assert rig.manifest == before
@@ -57,7 +64,7 @@ async def test_a_disk_that_was_lost_waits_to_go_on_behind_the_archive(tmp_path: 
     async with Rig(tmp_path) as rig:
         rig.produce_segments(2)
         await settle(rig)
-        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        rig.lead = Lead.UNKNOWN
         await rig.lose_disk()
         await settle(rig)
         assert rig.manager.is_waiting
@@ -82,7 +89,7 @@ async def test_a_disk_that_is_there_takes_records_before_its_archive_answers(
         if was_written:
             rig.produce_segments(2)
         await settle(rig)
-        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        rig.lead = Lead.UNKNOWN
         if is_away:
             rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
         await rig.crash()
@@ -107,7 +114,7 @@ async def test_a_start_reads_a_manifest_once_though_it_claims_it_when_it_is_know
     async with Rig(tmp_path) as rig:
         rig.produce_segments(2)
         await settle(rig)
-        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        rig.lead = Lead.UNKNOWN
         rig.memory.requests.clear()
         await rig.crash()
         if is_outdated:
@@ -141,8 +148,10 @@ async def test_who_may_have_lost_a_disk_takes_no_records_over_restarts_until_tha
             with pytest.raises(TierUnavailable):
                 rig.produce(1)
             await rig.crash()
+        assert missing_folder_mark.is_marked(rig.folder)
         rig.memory.clear_faults()
         await settle(rig)
+        assert not missing_folder_mark.is_marked(rig.folder)
         rig.produce_segments(1)
         # It is known now, and that is kept.
         rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
@@ -180,7 +189,7 @@ async def test_an_archive_that_is_lost_is_neither_written_nor_relied_upon(tmp_pa
         rig.produce_segments(2)
         await rig.manager.run_once()
         before = rig.manifest
-        rig.manager.ownership.lose("somebody else writes there")
+        rig.manager.lose("somebody else writes there")
         rig.manager.confirm()
         rig.produce_segments(1)
         rig.configure(retention_ms=1000)
@@ -203,7 +212,7 @@ async def test_a_store_that_takes_no_writes_is_read_and_copied_to_when_it_takes_
         rig.produce_segments(2)
         await settle(rig)
         before = rig.manifest
-        rig.ownership = Ownership(OwnershipState.UNKNOWN)
+        rig.lead = Lead.UNKNOWN
         await rig.crash()
         rig.manager.note_claim(None, AccessDenied("probe", "put", "403"))
         rig.manager.confirm()
@@ -244,13 +253,64 @@ async def test_a_broker_that_lost_its_archive_refuses_producers_where_it_is_told
     tmp_path: Path,
 ) -> None:
     async with Rig(tmp_path) as rig:
-        rig.ownership = Ownership(refuses_if_lost=True)
+        rig.tiering_config = replace(rig.tiering_config, refuses_if_lost=True)
         await rig.crash()
         rig.produce(3)
-        rig.ownership.lose("another broker")
+        rig.manager.lose("another broker")
         with pytest.raises(ArchiveLost):
             rig.produce(1)
         # The markers of its transactions are its own.
         own = memoryview(bytearray(rig.sent[-1]))
         append_alone(rig.log, own, leader_epoch=rig.leader_epoch, origin=AppendOrigin.COORDINATOR)
         assert rig.log.end_offset == 6
+
+
+@pytest.mark.parametrize("lead", Lead)
+@asynchronous
+async def test_only_who_leads_an_archive_uploads_and_deletes(tmp_path: Path, lead: Lead) -> None:
+    """Though there is a segment to copy, one to delete, and two to merge."""
+    async with Rig(tmp_path / "origin") as origin:
+        origin.produce_segments(5)
+        await origin.settle()
+        other = Rig(
+            tmp_path / "other",
+            store=origin.memory,
+            clock=origin.clock,
+            leader_epoch=origin.leader_epoch + 1,
+            merge_target_bytes=1 << 20,
+        )
+        origin.configure(local_retention_ms=-1)
+        origin.produce_segments(1)
+        shutil.copytree(origin.folder, other.folder)
+        other.lead = Lead.UNKNOWN if lead is Lead.LOST else lead
+        async with other:
+            if lead is Lead.LOST:
+                other.manager.lose("another broker's start is there")
+            other.log.move_log_start(15)
+            before = origin.manifest
+            origin.memory.requests.clear()
+            for _ in range(4):
+                other.pass_ms(GRACE_MS)
+                if lead is Lead.FOLLOWING:
+                    other.manager.apply_changes(EVERYTHING)
+                await other.manager.run_once()
+            changed = origin.memory.count_requests("put|delete")
+            assert (changed == 0) is (lead is not Lead.CONFIRMED)
+            assert (origin.manifest == before) is (lead is not Lead.CONFIRMED)
+
+
+@asynchronous
+async def test_a_log_that_is_followed_takes_no_records_and_deletes_none(tmp_path: Path) -> None:
+    async with Rig(tmp_path / "origin") as origin:
+        origin.produce_segments(2)
+        await origin.settle()
+        replica = Rig(tmp_path / "replica", store=origin.memory, clock=origin.clock)
+        replica.lead = Lead.FOLLOWING
+        async with replica:
+            assert replica.log.end_offset == 20
+            for _ in AppendOrigin:
+                with pytest.raises(ReadOnlyReplica):
+                    replica.produce(1)
+            with pytest.raises(ReadOnlyReplica):
+                replica.log.delete_records(10)
+            assert (replica.log.log_start_offset, replica.log.end_offset) == (0, 20)
