@@ -79,18 +79,18 @@ def alter(
         if len(records) > applied_count and _depends_on_others(image, resource, request):
             image = image.apply_entry(records[applied_count:])
             applied_count = len(records)
-        refusal = None
+        code = ErrorCode.NONE
+        message: str | None = None
         try:
-            made = _records(image, resource, static, current)
-        except Refusal as refused:
-            made, refusal = (), refused
-        records += made
+            records += _records(image, resource, static, current)
+        except Refusal as refusal:
+            code, message = refusal.error_code, refusal.message
         results.append(
             ConfigResult(
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
-                error_code=ErrorCode.NONE if refusal is None else refusal.error_code,
-                error_message=None if refusal is None else refusal.message,
+                error_code=code,
+                error_message=message,
             )
         )
     if request.intent is Intent.VALIDATE:
