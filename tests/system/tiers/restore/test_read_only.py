@@ -7,12 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from strandline.broker.protocol.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    AlterQuotaEntry,
+    EntityData,
+    QuotaOperation,
+)
+from strandline.broker.protocol.messages.incremental_alter_configs import ConfigOperation
 from strandline.broker.tools.client.health import Page, check_broker
 from strandline.storage.remote.keys import MANIFEST_FILE
 from tests.support.broker import eventually
 from tests.support.fault_proxy import FaultProxy
 from tests.support.metrics import METRICS_ON, get, metric
 from tests.support.wire import WireClient
+from tests.system.config_calls import alter
 from tests.system.group_calls import commit, committed
 from tests.system.tiers.conftest import MakeBroker
 from tests.system.tiers.log_client import EARLIEST, LATEST, end_of, make_batches, timestamp_of
@@ -195,6 +204,16 @@ def test_what_would_change_the_archive_is_refused_with_a_code_that_nobody_repeat
         ):
             with pytest.raises(AssertionError, match=str(POLICY_VIOLATION)):
                 refused()
+    with WireClient(replica.port) as admin:
+        wanted = ("log.retention.ms", ConfigOperation.SET, "1")
+        assert alter(admin, "", wanted).error_code == POLICY_VIOLATION
+        entry = AlterQuotaEntry(
+            entity=[EntityData(entity_type="user", entity_name="ann")],
+            ops=[QuotaOperation(key="producer_byte_rate", value=1000.0)],
+        )
+        asked = AlterClientQuotasRequest(entries=[entry])
+        answer = admin.ask(asked, AlterClientQuotasResponse, 1)
+        assert [one.error_code for one in answer.entries] == [POLICY_VIOLATION]
     replica.stop()
     # Neither is mistaken for the other.
     replica.command = ("serve",)
