@@ -124,7 +124,7 @@ class PartitionRecord(MetadataRecord):
 
 
 class ConfigRecord(MetadataRecord):
-    """One key of a resource; without a value it is unset. The type is one of ResourceType."""
+    """One key of a resource; without a value it is unset. The type is one of ConfigResourceType."""
 
     resource_type: int = wire(int8)
     resource_name: str = wire(string)
