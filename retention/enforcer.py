@@ -28,7 +28,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -67,23 +66,21 @@ class RetentionEnforcer:
         logs: Callable[[], Iterable[UnifiedLog]],
         *,
         write_log_starts: Callable[[], Awaitable[Collection[Path]]],
-        purge_deleted: Callable[[float], object],
+        purge_deleted: Callable[[float], Awaitable[object]],
         wake_tiering: Callable[[TopicPartition], None],
-        executor: Executor,
         clock: Clock,
         guard: JumpGuard,
-        note_time: Callable[[TimestampMs], object],
+        note_time: Callable[[TimestampMs], Awaitable[object]],
         interval_ms: int,
     ) -> None:
         """`logs` returns the served logs. `write_log_starts` returns once the log starts of all of
-        them are durable, but for those in the log folders that it names. `purge_deleted` and
-        `note_time`, which gets the believed time of `guard`, block and run in `executor`.
+        them are durable, but for those in the log folders that it names. `purge_deleted` unlinks
+        what is due by monotonic time, and `note_time` stores the believed time of `guard`.
         """
         self._logs = logs
         self._write_log_starts = write_log_starts
         self._purge_deleted = purge_deleted
         self._wake_tiering = wake_tiering
-        self._executor = executor
         self._clock = clock
         self._interval_ms = interval_ms
         self._guard = guard
@@ -286,13 +283,10 @@ class RetentionEnforcer:
     # --- 5 unlink ----------------------------------------------------------------------------
 
     async def _unlink(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
             # First: the time is written to the same disk, which may be full.
-            await loop.run_in_executor(
-                self._executor, self._purge_deleted, self._clock.monotonic_s()
-            )
-            await loop.run_in_executor(self._executor, self._note_time, self._guard.now_ms())
+            await self._purge_deleted(self._clock.monotonic_s())
+            await self._note_time(self._guard.now_ms())
         except StorageError as error:
             log.warning("files not unlinked", extra={"fields": {"reason": str(error)}})
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from strandline.broker.authorization.config import AuthorizerConfig
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.config.listeners import Listener
 from strandline.broker.config.sections import (
@@ -53,6 +54,7 @@ class BrokerConfig:
 
     identity: IdentityConfig = section(IdentityConfig, _NETWORK)
     sasl: SaslConfig = section(SaslConfig, _NETWORK)
+    authorizer: AuthorizerConfig = section(AuthorizerConfig, _NETWORK)
 
     network: NetworkConfig = section(NetworkConfig, _CONNECTIONS)
     connection_rates: ConnectionRates = section(ConnectionRates, _CONNECTIONS)

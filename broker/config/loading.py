@@ -300,4 +300,5 @@ _CHECKS: Sequence[Callable[[BrokerConfig, _Given], BrokerConfig | None]] = (
     _check_archive,
     lambda config, _: config.cleaner.check(),
     lambda config, _: config.network.check(),
+    lambda config, _: config.authorizer.check(),
 )

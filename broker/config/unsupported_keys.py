@@ -92,11 +92,11 @@ _IGNORED_BY_REASON = {
 IGNORED = _table(_IGNORED_BY_REASON)
 
 _REFUSED_BY_REASON = {
-    "strandline has SASL (PLAIN and SCRAM), but no TLS and no ACLs; to ignore the property would"
+    "strandline has SASL (PLAIN and SCRAM), but no TLS; to ignore the property would"
     " leave the broker open. Remove it; what to do instead: strandline docs how-to/secure": """
         ssl. sasl.mechanism.inter.broker.protocol=PLAIN|SCRAM-SHA-256|SCRAM-SHA-512 sasl.
         security.inter.broker.protocol=PLAINTEXT|SASL_PLAINTEXT security. listener.name.
-        authorizer.= super.users= allow.everyone.if.no.acl.found=true principal.builder.class
+        authorizer. principal.builder.class
         password.encoder. delegation.token.
     """,
     "set it for a listener and a mechanism, as Kafka's brokers want it: "

@@ -84,5 +84,9 @@ def make_dispatcher(
     }
     served = {spec.key for spec in SPECS.values()}
     assert handlers.keys() == served - _DISPATCHED, handlers.keys() ^ served
+    if services.authorizer is not None:
+        from strandline.broker.handlers.authorization.table import guarded_handlers
+
+        handlers = guarded_handlers(handlers, services)
     produce = ProduceHandler(services, transactions)
     return Dispatcher(services, produce, fetch, handlers, decoding=decoding)

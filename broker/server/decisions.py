@@ -5,6 +5,8 @@ The decisions are pure functions of the image, and of the configuration in force
 
 from __future__ import annotations
 
+from strandline.broker.authorization import changes as acl_changes
+from strandline.broker.authorization.changes import CreateAcls, DeleteAcls
 from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.active_controller import Decisions
 from strandline.broker.cluster.metadata.controller_messages import (
@@ -42,6 +44,8 @@ def decisions(running: RunningConfig) -> Decisions:
         ),
         AlterClientQuotas: changes.alter,
         AlterScramUsers: scram_users.alter,
+        CreateAcls: lambda image, asked: acl_changes.create(image, asked.rules),
+        DeleteAcls: lambda image, asked: acl_changes.delete(image, asked.found),
         UpdateFeatures: lambda image, asked: controller.update_features(
             image, asked.updates, intent=asked.intent
         ),

@@ -1,8 +1,8 @@
 """The broker's threads, all bounded, each pool for one kind of waiting.
 
-    folders (1 each)  a log folder each: logs made and deleted, checkpoints
-    disk (1)       other work in log folders
-    syncs (8)      flushes of logs; those of different logs share the device
+    folders (1 each)  a log folder each: logs made, deleted and revived, checkpoints, unlinks
+    syncs (8 each) flushes of the logs of a folder; those of different logs share the device
+    disk (1)       the start and the stop; the time that retention trusts
     metadata (1)   appends to the metadata log
     manifests (4)  manifests, the mirror of the metadata log; 16 while a start waits for them
     changes (1)    the archive's list of changes, written or read
@@ -46,15 +46,17 @@ MakePool: TypeAlias = Callable[[int, str], Pool]
 
 
 class FolderPools:
-    """A thread for each log folder."""
+    """A pool for each log folder: a disk that hangs holds up its own."""
 
-    def __init__(self, pool: MakePool) -> None:
+    def __init__(self, pool: MakePool, size: int, name: str) -> None:
         self._pool = pool
+        self._size = size
+        self._name = name
         self._pools: dict[Path, Pool] = {}
 
     def of(self, folder: Path) -> Pool:
         if folder not in self._pools:
-            self._pools[folder] = self._pool(1, f"folder-{len(self._pools)}")
+            self._pools[folder] = self._pool(self._size, f"{self._name}-{len(self._pools)}")
         return self._pools[folder]
 
     def shutdown(self, *, wait: bool, cancel_futures: bool) -> None:
@@ -78,7 +80,7 @@ class Workers:
     probes: Pool
     moves: Pool
     metadata: Pool
-    syncs: Pool
+    syncs: FolderPools
     disk: Pool
     folders: FolderPools
 
@@ -87,8 +89,8 @@ class Workers:
         """`pool` makes one of a size and a name."""
         return cls(
             disk=pool(1, "disk"),
-            folders=FolderPools(pool),
-            syncs=pool(SYNC_THREADS, "syncs"),
+            folders=FolderPools(pool, 1, "folder"),
+            syncs=FolderPools(pool, SYNC_THREADS, "syncs"),
             metadata=pool(1, "metadata"),
             copier=pool(config.tiering.workers, "copier"),
             lookups=pool(LOOKUP_THREADS, "lookups"),

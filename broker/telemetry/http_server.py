@@ -28,7 +28,8 @@ REQUEST_BYTES_MAX = 8 * 1024
 # How long a client may send nothing of its request, or read nothing of its answer.
 SILENCE_S_MAX = 15.0
 # How long pieces are built in one turn of the loop. With one piece per turn, a large page of
-# thousands of pieces would wait for as many turns: half a minute where the loop is busy.
+# thousands of pieces would wait for as many turns: half a minute where the loop is busy. Not
+# `in_turns`: the pieces of a turn are one chunk, and the socket says when the next turn begins.
 TURN_S_MAX = 0.001
 # Pieces built in one turn and not taken by the socket stay in memory.
 TURN_BYTES_MAX = 64 * 1024

@@ -26,8 +26,9 @@ on, requests have compact lengths and tagged fields (KIP-482).
 _NOTES = """
 The broker serves Produce 0 to 2, which Kafka 4 advertises and refuses: it stores their messages as
 a batch of v2 ([decision 3](../decisions/0003-wire-protocol.md)). Fetch 0 to 3 returns records in
-the message formats of that time. The broker also serves the other versions that Kafka 4 dropped
-(KIP-896), such as ListOffsets 0: clients from before Kafka 0.10 work.
+the message formats of that time; these have no transaction markers, so the broker reads on behind
+markers alone. The broker also serves the other versions that Kafka 4 dropped (KIP-896), such as
+ListOffsets 0: clients from before Kafka 0.10 work.
 
 AlterConfigs and IncrementalAlterConfigs change topics, groups, and those properties of brokers that
 [configuration.md](configuration.md) calls dynamic; IncrementalAlterConfigs changes log levels too.
@@ -44,9 +45,9 @@ addresses only, no host names. UpdateFeatures changes the level of `transaction.
 by default 2); of other features it accepts the present level and no other. UnregisterBroker refuses
 the only broker.
 
-Not supported yet: two-phase commit (KIP-939), ACLs, delegation tokens and TLS. SASL has PLAIN and
-SCRAM. The broker answers requests for ACLs with SECURITY_DISABLED, as a Kafka without an authorizer
-does.
+Not supported yet: two-phase commit (KIP-939), delegation tokens and TLS. SASL has PLAIN and SCRAM.
+With `authorizer.class.name` set, each request needs the rights that it needs in Apache Kafka 4.3.
+Without, the broker answers requests for ACLs with SECURITY_DISABLED, as Kafka does.
 
 ## Where answers differ from Apache Kafka's
 

@@ -11,7 +11,7 @@ PAUSE_S = (0.5, 20.0)
 OUTAGE_S = (1.0, 60.0)
 # The longest wait for a crash point, which may lie behind the last record.
 CRASH_S = 30.0
-SLOW_POOLS = ("disk", "metadata", "syncs", "manifests", "copier", "reader", "changes")
+SLOW_POOLS = ("folder-0", "metadata", "syncs-0", "manifests", "copier", "reader", "changes")
 
 # As often as a broker dies at one step.
 DEATHS = 3

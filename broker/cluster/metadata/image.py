@@ -9,8 +9,8 @@ entries do not change, two images share (section.py): an entry costs what it cha
 
 Invariant: a topic is reachable by name and by id, and partitions are numbered from 0 without a gap.
 A record that does not fit (a second topic of one name) means that the log is not what the
-controller wrote: CorruptFile, never a guess. One that an image has no place for (an ACL) is that of
-a later release.
+controller wrote: CorruptFile, never a guess. One that an image has no place for (a delegation
+token) is that of a later release.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from strandline.broker.cluster.metadata.records import (
     NodeId,
     QuotaEntity,
     Replicas,
+    acl_of,
     deleted_topic,
     purged_topic_id,
 )
@@ -36,6 +37,7 @@ from strandline.broker.cluster.metadata.section import ImageSection, SectionDelt
 from strandline.broker.cluster.metadata.topic_names import collision_key
 from strandline.broker.protocol.formats.metadata_records import (
     UNASSIGNED_DIRECTORY,
+    AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
     ClientQuotaRecord,
     ConfigRecord,
@@ -46,6 +48,7 @@ from strandline.broker.protocol.formats.metadata_records import (
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     TopicRecord,
@@ -53,6 +56,7 @@ from strandline.broker.protocol.formats.metadata_records import (
     UserScramCredentialRecord,
 )
 from strandline.broker.protocol.schema.config_resources import ConfigResourceType
+from strandline.broker.security.acl import Acl
 from strandline.broker.security.scram import ScramCredential
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import Epoch, Offset, TopicId, TopicPartition
@@ -207,6 +211,9 @@ class MetadataImage:
     scram_credentials: ImageSection[str, Mapping[str, ScramCredential]] = field(
         default_factory=ImageSection
     )
+    # Access control rules by the id that their record gave them, and these ids by the rules.
+    acls: ImageSection[uuid.UUID, Acl] = field(default_factory=ImageSection)
+    acl_ids: ImageSection[Acl, uuid.UUID] = field(default_factory=ImageSection, compare=False)
     # Finalized levels above 0, by feature: see `features.py`.
     feature_levels: ImageSection[str, int] = field(default_factory=ImageSection)
 
@@ -267,6 +274,8 @@ class MetadataDelta:
         self.client_quotas = SectionDelta(before.client_quotas, after.client_quotas)
         self.group_properties = SectionDelta(before.group_properties, after.group_properties)
         self.scram_credentials = SectionDelta(before.scram_credentials, after.scram_credentials)
+        self.acls = SectionDelta(before.acls, after.acls)
+        self.acl_ids = SectionDelta(before.acl_ids, after.acl_ids)
         self.feature_levels = SectionDelta(before.feature_levels, after.feature_levels)
 
     def image(self) -> MetadataImage:
@@ -285,6 +294,8 @@ class MetadataDelta:
             client_quotas=self.client_quotas.finish(),
             group_properties=self.group_properties.finish(),
             scram_credentials=self.scram_credentials.finish(),
+            acls=self.acls.finish(),
+            acl_ids=self.acl_ids.finish(),
             feature_levels=self.feature_levels.finish(),
         )
 
@@ -343,6 +354,14 @@ class MetadataDelta:
                 _set_one(self.client_quotas, QuotaEntity.of(names), record.key, value)
             case UserScramCredentialRecord() | RemoveUserScramCredentialRecord():
                 self._set_credential(record)
+            case AccessControlEntryRecord():
+                self._add_acl(record)
+            case RemoveAccessControlEntryRecord():
+                acl = self.acls.after.get(record.id)
+                if acl is None:
+                    raise self._misfit(record, "there is no such ACL")
+                self.acls.set(record.id, None)
+                self.acl_ids.set(acl, None)
             case FeatureLevelRecord():
                 self.feature_levels.set(record.name, record.feature_level or None)
             case NoOpRecord():
@@ -444,6 +463,15 @@ class MetadataDelta:
                 iterations=record.iterations,
             )
         _set_one(self.scram_credentials, record.name, mechanism, credential)
+
+    def _add_acl(self, record: AccessControlEntryRecord) -> None:
+        acl = acl_of(record)
+        if record.id in self.acls.after:
+            raise self._misfit(record, "the id is taken")
+        if acl in self.acl_ids.after:
+            raise self._misfit(record, "another id has the same ACL")
+        self.acls.set(record.id, acl)
+        self.acl_ids.set(acl, record.id)
 
     def _change_broker(self, record: BrokerRegistrationChangeRecord) -> None:
         broker = self._broker(record.broker_id, record.broker_epoch, record)

@@ -20,6 +20,7 @@ from strandline.broker.cluster.metadata.old_records import (
 from strandline.broker.cluster.metadata.records import (
     ALL_BROKERS,
     NO_BROKER,
+    acl_record,
     config_records,
     pending_purge_record,
     quota_records,
@@ -300,6 +301,8 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         yield ProducerIdsRecord(broker_id=NO_BROKER, next_producer_id=image.next_producer_id)
     for user, credentials in image.scram_credentials.items():
         yield from scram_records(user, {}, credentials)
+    for acl_id, acl in image.acls.items():
+        yield acl_record(acl_id, acl)
 
 
 def _topic_records(topic: TopicImage) -> Iterator[MetadataRecord]:

@@ -14,12 +14,14 @@ The note is what Kafka has no word for. It is a dynamic property of all brokers 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from strandline.broker.protocol.formats.metadata_records import (
     UNASSIGNED_DIRECTORY,
+    AccessControlEntryRecord,
     ClientQuotaRecord,
     ConfigRecord,
     MetadataRecord,
@@ -31,6 +33,7 @@ from strandline.broker.protocol.formats.metadata_records import (
     UserScramCredentialRecord,
 )
 from strandline.broker.protocol.schema.config_resources import ConfigResourceType
+from strandline.broker.security.acl import Acl
 from strandline.broker.security.scram import ScramCredential
 from strandline.storage.model import TopicId
 
@@ -208,3 +211,30 @@ def scram_records(
         if mechanism not in after
     ]
     return records
+
+
+def acl_record(acl_id: uuid.UUID, acl: Acl) -> AccessControlEntryRecord:
+    """A rule; the id is that by which it is removed."""
+    return AccessControlEntryRecord(
+        id=acl_id,
+        resource_type=acl.kind,
+        resource_name=acl.name,
+        pattern_type=acl.pattern,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )
+
+
+def acl_of(record: AccessControlEntryRecord) -> Acl:
+    """The rule of a record."""
+    return Acl(
+        record.resource_type,
+        record.resource_name,
+        record.pattern_type,
+        record.principal,
+        record.host,
+        record.operation,
+        record.permission_type,
+    )

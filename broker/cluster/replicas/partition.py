@@ -88,10 +88,10 @@ class Partition:
         leader_epoch: int,
         *,
         leader_id: int,
-        syncs: Executor,
+        syncs: Callable[[LocalLog], Executor],
         traffic: TopicTraffic,
     ) -> None:
-        """`syncs` runs the flushes; `traffic` counts for the whole topic."""
+        """`syncs` runs the flushes of a log; `traffic` counts for the whole topic."""
         self._syncs = syncs
         self._flushing: asyncio.Future[None] | None = None
         # The newest append whose records are still being prepared.
@@ -255,7 +255,8 @@ class Partition:
             # One that has ended began before the records that are missing from the device.
             if self._flushing is None or self._flushing.done():
                 loop = asyncio.get_running_loop()
-                self._flushing = loop.run_in_executor(self._syncs, local.flush, wanted_end)
+                syncs = self._syncs(local)
+                self._flushing = loop.run_in_executor(syncs, local.flush, wanted_end)
             try:
                 await result_of(self._flushing)
             except DiskError:

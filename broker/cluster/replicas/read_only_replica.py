@@ -1,7 +1,7 @@
 """The controller of a read-only replica: the origin's metadata, read from its bucket.
 
     bucket                                        this broker
-    metadata/  mirror of the origin's log   --->  image: its tiered topics, led by this node
+    metadata/  mirror of the origin's log   --->  image: its tiered topics, led by this node; ACLs
     topics/    manifests                    --->  logs that end where the archives end
                                             plus  __consumer_offsets of this broker's own groups
 
@@ -108,8 +108,8 @@ class FollowingController(ActiveController):
         await self.view.take_over(delta.image(), delta)
 
     def _merge(self, before: MetadataImage) -> MetadataDelta:
-        """Merges what changed: the tiered topics of the origin, led by this node, internal ones of
-        this broker's own.
+        """Merges what changed: the tiered topics of the origin, led by this node, with the rules of
+        who may do what, and internal topics of this broker's own.
         """
         origin_before, own_before = self._merged
         self._merged = self._origin.image, self._own.image
@@ -118,6 +118,7 @@ class FollowingController(ActiveController):
         merged = MetadataDelta(before)
         merged.version, merged.cluster_id = origin.version, origin.cluster_id
         merged.feature_levels = origin.feature_levels
+        merged.acls, merged.acl_ids = origin.acls, origin.acl_ids
         merged.brokers = own.brokers
         for topic in origin.topics.gone():
             merged.drop_topic(topic.topic_id)

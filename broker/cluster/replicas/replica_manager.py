@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -36,13 +37,27 @@ from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.creation import spread
-from strandline.storage.local.log_dirs.folder_work import FolderWork
+from strandline.storage.local.log_dirs.folder_work import HANGS_AFTER_S, FolderWork
 from strandline.storage.local.log_dirs.log_dir import LogDir
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.local.log_dirs.revival import RevivedLog
 from strandline.storage.model import NO_EPOCH, ZERO_TOPIC_ID, Epoch, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
+
+
+# How long a change of the metadata waits for the folders of new partitions: others wait behind it.
+CREATION_WAIT_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Creation:
+    """New logs of a topic that a folder's thread makes."""
+
+    topic_id: TopicId
+    folder: LogDir
+    keys: Sequence[TopicPartition]
+    outcomes: asyncio.Future[list[LocalLog | DiskError]]
 
 
 class ReplicaManager:
@@ -55,9 +70,9 @@ class ReplicaManager:
         *,
         topic_defaults: Callable[[], Mapping[str, str]],
         folders: FolderWork,
-        syncs: Executor,
+        syncs: Callable[[LocalLog], Executor],
     ) -> None:
-        """`folders` runs what blocks in the log folders, `syncs` the flushes of logs.
+        """`folders` runs what blocks in the log folders, `syncs` the flushes of a log.
 
         `topic_defaults` is read again each time: it may be altered.
         """
@@ -77,6 +92,8 @@ class ReplicaManager:
         self._traffic: dict[TopicId, TopicTraffic] = {}
         # Traffic of deleted topics, kept so that totals never decrease.
         self._departed = TopicTraffic()
+        # What `follow` has reached, with its present change.
+        self._image = MetadataImage()
         # Until the image of start-up is followed, a missing folder may be a lost disk.
         self._is_starting = True
         # Topics with a partition that was in no folder at start-up: its records are lost.
@@ -85,6 +102,8 @@ class ReplicaManager:
         self._offline: set[TopicPartition] = set()
         # Partitions whose folder could not be created since the start.
         self._uncreated: set[TopicPartition] = set()
+        # Partitions whose folder is being created, on a disk that is slow or hangs.
+        self._coming: dict[TopicPartition, Creation] = {}
         # Partitions by topic whose failed creation was logged.
         self._logged_uncreated: dict[str, set[int]] = {}
         # The topics of both.
@@ -122,7 +141,7 @@ class ReplicaManager:
         by_name = isinstance(topic, str)
         name = topic if isinstance(topic, str) else self._unserved_names.get(topic or ZERO_TOPIC_ID)
         key = None if name is None else TopicPartition(name, index)
-        if key in self._offline or key in self._uncreated:
+        if key in self._offline or key in self._uncreated or key in self._coming:
             return LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)
         if by_name or topic in self._by_id:
             return LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -137,7 +156,7 @@ class ReplicaManager:
     @property
     def unserved_count(self) -> int:
         """Returns the number of partitions that lie in an offline folder, or got no folder yet."""
-        return len(self._offline) + len(self._uncreated)
+        return len(self._offline) + len(self._uncreated) + len(self._coming)
 
     @property
     def has_uncreated(self) -> bool:
@@ -178,6 +197,7 @@ class ReplicaManager:
         """
         for topic in delta.topics.gone():
             self._remove_topic(topic)
+        self._image = image
         defaults = self._topic_defaults()
         changed = delta.topics.changed()
         if self._followed_defaults != defaults:
@@ -189,7 +209,8 @@ class ReplicaManager:
             await self._follow_topic(topic)
         self._followed_defaults = defaults
         self._unserved_names = {
-            image.topics[key.topic].topic_id: key.topic for key in self._offline | self._uncreated
+            image.topics[key.topic].topic_id: key.topic
+            for key in (*self._offline, *self._uncreated, *self._coming)
         }
         self._is_starting = False
         self._tiers.follow(delta)
@@ -204,6 +225,7 @@ class ReplicaManager:
             for p in topic.partitions
             if p.partition not in present
             and TopicPartition(topic.name, p.partition) not in self._offline
+            and TopicPartition(topic.name, p.partition) not in self._coming
         ]
         if missing and self._is_starting and self._log_dirs.failures:
             self._leave_offline(topic, missing)
@@ -213,7 +235,8 @@ class ReplicaManager:
             for partition, local in zip(missing, created, strict=True):
                 key = TopicPartition(topic.name, partition.partition)
                 if local is None:
-                    self._uncreated.add(key)
+                    if key not in self._coming:
+                        self._uncreated.add(key)
                 else:
                     self._uncreated.discard(key)
                     if self._is_starting:
@@ -259,7 +282,10 @@ class ReplicaManager:
     async def _create_logs(
         self, topic: TopicImage, missing: list[PartitionImage], config: LogConfig
     ) -> list[LocalLog | None]:
-        """Creates a log for each; None where no folder is writable: `follow` retries."""
+        """Creates a log for each; None where no folder is writable: `follow` retries.
+
+        None also where a disk has not answered after CREATION_WAIT_S: it is served when it comes.
+        """
         keys = [TopicPartition(topic.name, partition.partition) for partition in missing]
         created: dict[TopicPartition, LocalLog | DiskError] = {}
         left: Sequence[TopicPartition] = keys
@@ -274,27 +300,77 @@ class ReplicaManager:
                 config=config,
                 may_be_archived=self._is_starting and config.remote_storage_enable,
             )
-            outcomes = await asyncio.gather(
-                *(
-                    self._folders.start(folder, partial(create, share, within=(folder,)))
-                    for folder, share in shares.items()
+            is_late = {one.folder for one in self._coming.values()}
+            creations = [
+                Creation(
+                    topic.topic_id,
+                    folder,
+                    share,
+                    self._folders.start(folder, partial(create, share, within=(folder,))),
                 )
-            )
-            for share, made in zip(shares.values(), outcomes, strict=True):
-                created |= zip(share, made, strict=True)
-            # The share of a folder that turned out to be offline goes to the others.
-            offline = [share for folder, share in shares.items() if folder.failure is not None]
-            left = [
-                key for share in offline for key in share if isinstance(created[key], DiskError)
+                for folder, share in shares.items()
             ]
+            # Nobody waits a second time for a disk that is late already.
+            prompt = [one.outcomes for one in creations if one.folder not in is_late]
+            if prompt:
+                wait_s = None if self._is_starting else CREATION_WAIT_S
+                await asyncio.wait(prompt, timeout=wait_s)
+            left = []
+            for one in creations:
+                if not one.outcomes.done():
+                    self._coming |= dict.fromkeys(one.keys, one)
+                    one.outcomes.add_done_callback(partial(self._take_late, one))
+                    continue
+                made = dict(zip(one.keys, one.outcomes.result(), strict=True))
+                created |= made
+                if one.folder.failure is not None:
+                    # The share of a folder that turned out to be offline goes to the others.
+                    left += [key for key, log in made.items() if isinstance(log, DiskError)]
         failed = {
             key.partition: outcome
             for key, outcome in created.items()
             if isinstance(outcome, DiskError)
         }
         self._note_uncreated(topic.name, failed)
-        outcomes_in_order = [created[key] for key in keys]
+        outcomes_in_order = [created.get(key) for key in keys]
         return [None if isinstance(one, DiskError) else one for one in outcomes_in_order]
+
+    def _take_late(
+        self, creation: Creation, outcomes: asyncio.Future[list[LocalLog | DiskError]]
+    ) -> None:
+        """Serves logs of a disk that has answered late, or removes those that nobody wants now."""
+        for key in creation.keys:
+            if self._coming.get(key) is creation:
+                del self._coming[key]
+        if outcomes.cancelled():
+            return
+        topic = self._image.topics_by_id.get(creation.topic_id)
+        unwanted: list[LocalLog] = []
+        failed: dict[int, DiskError] = {}
+        for key, local in zip(creation.keys, outcomes.result(), strict=True):
+            if topic is None:
+                if not isinstance(local, DiskError):
+                    unwanted.append(local)
+            elif isinstance(local, DiskError):
+                self._uncreated.add(key)
+                failed[key.partition] = local
+            else:
+                local.update_config(self._configs[topic.topic_id])
+                self._serve(topic, topic.partitions[key.partition], local, is_new=True)
+        if topic is not None:
+            self._note_uncreated(topic.name, failed)
+        if unwanted:
+            self._start_deleting(creation.topic_id, creation.folder, unwanted)
+
+    async def created(self, topic_ids: Iterable[TopicId]) -> None:
+        """Returns when the partitions of these topics are served, or after HANGS_AFTER_S.
+
+        A change of the metadata does not wait as long: a disk may hang.
+        """
+        wanted = set(topic_ids)
+        coming = [one.outcomes for one in self._coming.values() if one.topic_id in wanted]
+        if coming:
+            await asyncio.wait(set(coming), timeout=HANGS_AFTER_S)
 
     def _shares(self, keys: Sequence[TopicPartition]) -> dict[LogDir, list[TopicPartition]]:
         """Returns the folder of each new log; none if all are offline."""
@@ -303,6 +379,8 @@ class ReplicaManager:
             for one in self._log_dirs.directories
             if one.failure is None and not self._folders.hangs(one)
         ]
+        is_late = {one.folder for one in self._coming.values()}
+        usable = [one for one in usable if one not in is_late] or usable
         shares: dict[LogDir, list[TopicPartition]] = {}
         if usable:
             for folder, key in zip(spread(usable, len(keys)), keys, strict=True):
@@ -345,6 +423,8 @@ class ReplicaManager:
         self._logged_uncreated.pop(topic.name, None)
         for unserved in (self._offline, self._uncreated):
             unserved -= {key for key in unserved if key.topic == topic.name}
+        for partition in topic.partitions:
+            self._coming.pop(TopicPartition(topic.name, partition.partition), None)
         self._configs.pop(topic.topic_id, None)
         self._departed.add(self._traffic.pop(topic.topic_id, TopicTraffic()))
         gone = tuple(self._by_id.pop(topic.topic_id, {}).values())
@@ -364,9 +444,12 @@ class ReplicaManager:
         for path, logs in by_folder.items():
             folder = self._log_dirs.directory_at(path)
             assert folder is not None, path
-            deleting = self._folders.start(folder, partial(self._delete_logs, logs))
-            self._deleting.setdefault(topic.topic_id, set()).add(deleting)
-            deleting.add_done_callback(partial(self._note_deleted, topic.topic_id))
+            self._start_deleting(topic.topic_id, folder, logs)
+
+    def _start_deleting(self, topic_id: TopicId, folder: LogDir, logs: list[LocalLog]) -> None:
+        deleting = self._folders.start(folder, partial(self._delete_logs, logs))
+        self._deleting.setdefault(topic_id, set()).add(deleting)
+        deleting.add_done_callback(partial(self._note_deleted, topic_id))
 
     def _delete_logs(self, logs: Iterable[LocalLog]) -> None:
         """Removes logs of a deleted topic; blocks."""

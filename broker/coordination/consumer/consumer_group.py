@@ -74,6 +74,8 @@ class ConsumerGroup:
         self._seen: Mapping[str, TopicImage] | None = None
         # The names that the regular expressions were evaluated on.
         self._searched_names: Mapping[str, str] = {}
+        # The rules then: others may hide topics, or show them.
+        self._searched_acls: object = None
         self._searched_ms: int | None = None
         self._is_searching = False
 
@@ -266,10 +268,12 @@ class ConsumerGroup:
             and not is_unresolved
             and since_ms <= self._rules.regex_refresh_interval_ms
             and image.names_by_collision is self._searched_names
+            and image.acls is self._searched_acls
         ):
             return frozenset()
         self._is_searching = True
         self._searched_names, self._searched_ms = image.names_by_collision, now.monotonic_ms
+        self._searched_acls = image.acls
         return regexes
 
     def end_search(self) -> None:

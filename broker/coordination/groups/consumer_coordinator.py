@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Protocol
@@ -89,7 +89,7 @@ class ConsumerCoordinator:
             if request.member_epoch >= 0:
                 group.touch(answer.member_id, now)
                 group.note_image(image)
-            self._search(slot, group, image, now)
+            self._search(slot, group, image, now, request.shows_topic)
             self._surroundings.arm(group)
         return answer
 
@@ -217,8 +217,18 @@ class ConsumerCoordinator:
     # --- regular expressions -----------------------------------------------------------------
 
     def _search(
-        self, slot: GroupSlot, group: ConsumerGroup, image: MetadataImage, now: Instant
+        self,
+        slot: GroupSlot,
+        group: ConsumerGroup,
+        image: MetadataImage,
+        now: Instant,
+        shows_topic: Callable[[str], bool],
     ) -> None:
+        """Evaluates the expressions of all members, as far as the member that asks may see.
+
+        As in Kafka's TopicRegexResolver its rights decide for all that share an expression, until
+        the next evaluation.
+        """
         regexes = group.begin_search(image, now)
         if not regexes:
             return
@@ -230,13 +240,14 @@ class ConsumerCoordinator:
             # No thread is available: retried later, as if it had matched nothing.
             group.end_search()
         else:
-            searching.add_done_callback(partial(self._found, slot, group, image))
+            searching.add_done_callback(partial(self._found, slot, group, image, shows_topic))
 
     def _found(
         self,
         slot: GroupSlot,
         group: ConsumerGroup,
         image: MetadataImage,
+        shows_topic: Callable[[str], bool],
         searching: asyncio.Future[dict[str, frozenset[str]]],
     ) -> None:
         group.end_search()
@@ -244,7 +255,11 @@ class ConsumerCoordinator:
             return
         now = self._surroundings.now()
         try:
-            decision = slot.shard.consumers.found_topics(group, searching.result(), image, now)
+            found = {
+                regex: frozenset(filter(shows_topic, topics))
+                for regex, topics in searching.result().items()
+            }
+            decision = slot.shard.consumers.found_topics(group, found, image, now)
             self._carry_out(slot, group.group_id, decision, now)
         except CoordinatorFault:
             # Retried later: an expression without a record is evaluated again after a while.

@@ -222,6 +222,8 @@ class ConsumerHeartbeat:
     owned: Partitions | None = None
     client_id: str = ""
     client_host: str = ""
+    # Whether the client may describe a topic that its expression matches.
+    shows_topic: Callable[[str], bool] = lambda _topic: True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

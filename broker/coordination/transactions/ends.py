@@ -37,6 +37,7 @@ from strandline.storage.records.batch.marker import MarkerType
 
 # Markers that one turn of the loop tries to write, of 20 us each: a transaction may have thousands,
 # and thousands of transactions may wait for a disk. `go_on_all` takes all of them in turn.
+# A number, and not `in_turns`: the markers of one end are written in the step that decides it.
 MARKERS_PER_TURN_MAX = 500
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
-from strandline.broker.handlers.admin.acls import create_acls, delete_acls, describe_acls
+from strandline.broker.handlers.admin.acls import AclHandlers
 from strandline.broker.handlers.admin.alter_configs import AlterConfigsHandlers
 from strandline.broker.handlers.admin.client_quotas import ClientQuotaHandlers
 from strandline.broker.handlers.admin.configs import ConfigHandlers
@@ -30,10 +30,11 @@ def make_admin_handlers(
     users = ScramUserHandlers(services)
     features = FeatureHandlers(services)
     folders = LogDirHandler(services, log_dirs, moves)
+    acls = AclHandlers(services)
     return {
-        ApiKey.DESCRIBE_ACLS: describe_acls,
-        ApiKey.CREATE_ACLS: create_acls,
-        ApiKey.DELETE_ACLS: delete_acls,
+        ApiKey.DESCRIBE_ACLS: acls.describe_acls,
+        ApiKey.CREATE_ACLS: acls.create_acls,
+        ApiKey.DELETE_ACLS: acls.delete_acls,
         ApiKey.ALTER_CONFIGS: alter_configs.alter_configs,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: alter_configs.incremental_alter_configs,
         ApiKey.DESCRIBE_CLIENT_QUOTAS: quotas.describe_client_quotas,

@@ -89,6 +89,7 @@ class TopicHandlers:
         done = await self._ask(
             CreateTopics(topics, _intent(request.validate_only)), (topic.name for topic in topics)
         )
+        await self._services.replicas.created(result.topic_id for result in done)
         results = [*done, *(_throttled(topic.name) for topic in refused)]
         return CreateTopicsResponse(
             throttle_time_ms=admission.throttle_ms,
@@ -173,6 +174,7 @@ class TopicHandlers:
             CreatePartitions(topics, _intent(request.validate_only)),
             (topic.name for topic in topics),
         )
+        await self._services.replicas.created(result.topic_id for result in done)
         results = [*done, *(_throttled(topic.name) for topic in refused)]
         return CreatePartitionsResponse(
             throttle_time_ms=admission.throttle_ms,

@@ -25,6 +25,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TypeAlias, TypeVar, cast
 
+from strandline.broker.authorization.authorizer import EVERY_RIGHT, Access
 from strandline.broker.handlers.dispatch.api_versions import (
     api_versions,
     unsupported_api_versions,
@@ -98,6 +99,7 @@ class Dispatcher:
             **others,
         }
         self._quotas = services.quotas
+        self._authorizer = services.authorizer
         self._traffic = services.traffic
         self._apis = services.traffic.apis
         self._now_s = services.clock.monotonic_s
@@ -117,6 +119,9 @@ class Dispatcher:
             header = decode_request_header(frame)
             if caller.user is not ANONYMOUS:
                 header = header._replace(user=caller.user)
+            access = None
+            if self._authorizer is not None:
+                access = self._authorizer.access(caller.principal, caller.address)
             traffic = self._apis[header.api_key]
             size_bytes = len(frame) + LENGTH_BYTES
             traffic.started(header.api_version, size_bytes, started_s - received_s)
@@ -124,15 +129,15 @@ class Dispatcher:
             if size_bytes > DECODED_AT_ONCE_BYTES_MAX and size_bytes > DECODED_AT_ONCE_OTHERS.get(
                 header.api_key, 0
             ):
-                return self._handle_large(header, body, peer, started_s, caller)
+                return self._handle_large(header, body, peer, started_s, caller, access)
             if header.api_key is ApiKey.PRODUCE:
                 produce = decode_request(ProduceRequest, header.api_version, body)
-                answer = self._produce.handle(produce, header, size_bytes, started_s, peer)
+                answer = self._produce.handle(produce, header, size_bytes, started_s, peer, access)
             elif header.api_key is ApiKey.FETCH:
-                answer = self._fetch.handle_body(body, header, peer, started_s)
+                answer = self._fetch.handle_body(body, header, peer, started_s, access)
             else:
                 request = decode_request(request_class(header.api_key), header.api_version, body)
-                return self._dispatch(header, request, peer, started_s, caller)
+                return self._dispatch(header, request, peer, started_s, caller, access)
         except MalformedRequest as error:
             self._traffic.refused_total += 1
             raise CloseConnectionError(f"malformed request: {error}") from error
@@ -197,6 +202,7 @@ class Dispatcher:
         peer: str,
         started_s: float,
         caller: ClientIdentity,
+        access: Access | None,
     ) -> Parts | LateParts | None:
         """Decodes in a thread; the frame is in use until then, and so `body` stays valid."""
         loop = asyncio.get_running_loop()
@@ -215,10 +221,10 @@ class Dispatcher:
         if isinstance(request, FetchRequest):
             wait_ms = min(request.max_wait_ms, LARGE_FETCH_WAIT_MS_MAX)
             request.max_wait_ms = wait_ms  # type: ignore[misc]  # not shared yet
-            answer = self._fetch.handle(request, header, self._now_s())
+            answer = self._fetch.handle(request, header, self._now_s(), access)
             answer = self._counted(answer, self._apis[header.api_key], started_s)
         else:
-            answer = self._dispatch(header, request, peer, started_s, caller)
+            answer = self._dispatch(header, request, peer, started_s, caller, access)
         if isinstance(answer, DeferredAnswer):
             coming: asyncio.Future[Parts] = loop.create_future()
             answer.attach(coming.set_result, coming.set_exception)
@@ -232,9 +238,15 @@ class Dispatcher:
         peer: str,
         started_s: float,
         caller: ClientIdentity,
+        access: Access | None,
     ) -> Answer:
         version = header.api_version
-        context = RequestContext(api_version=version, client_id=header.client_id, caller=caller)
+        context = RequestContext(
+            api_version=version,
+            client_id=header.client_id,
+            caller=caller,
+            access=access or EVERY_RIGHT,
+        )
         handler = self._others.get(header.api_key)
         if handler is None:
             raise CloseConnectionError(f"{header.api_key.name} is not served")

@@ -46,12 +46,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from strandline.broker.authorization.authorizer import Access
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.handlers.fetch.cold_fetches import ColdFetches
 from strandline.broker.handlers.fetch.partition_answers import (
     FIRST_VERSION_WITH_ZSTD,
     answer_without_read,
     converted_answer,
+    denied_answer,
     end_of,
     error_answer,
     follower_refusal,
@@ -87,6 +89,7 @@ from strandline.broker.protocol.messages.fetch import (
 )
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.security.acl import AclOperation, ResourceKind
 from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.model import Isolation
 from strandline.storage.quiet_log import QuietLog
@@ -129,19 +132,37 @@ class FetchHandler:
         )
 
     def handle_body(
-        self, body: memoryview, header: RequestHeader, peer: str, started_s: float
+        self,
+        body: memoryview,
+        header: RequestHeader,
+        peer: str,
+        started_s: float,
+        access: Access | None = None,
     ) -> Answer:
         """Decodes and handles a request, as `handle` does. Raises MalformedRequest."""
-        return self._carry_out(self._planner.plan_body(body, header, peer, started_s), header)
+        plan = self._planner.plan_body(body, header, peer, started_s)
+        return self._carry_out(plan, header, access)
 
-    def handle(self, request: FetchRequest, header: RequestHeader, started_s: float) -> Answer:
-        """Returns a framed answer, now or later. `started_s` is when the request was received."""
-        return self._carry_out(self._planner.plan(request, header, started_s), header)
+    def handle(
+        self,
+        request: FetchRequest,
+        header: RequestHeader,
+        started_s: float,
+        access: Access | None = None,
+    ) -> Answer:
+        """Returns a framed answer, now or later. `started_s` is when the request was received.
 
-    def _carry_out(self, plan: FetchPlan | ErrorCode, header: RequestHeader) -> Answer:
+        `access` has the rights of the client: every right if there is no authorizer.
+        """
+        return self._carry_out(self._planner.plan(request, header, started_s), header, access)
+
+    def _carry_out(
+        self, plan: FetchPlan | ErrorCode, header: RequestHeader, access: Access | None
+    ) -> Answer:
         if isinstance(plan, ErrorCode):
             self._requests.failed(plan)
             return self._frame(header, FetchResponse(error_code=plan, topics=()))
+        plan.access = access
         if plan.replica_id >= 0:
             return self._answer(plan, self._refuse_replica(plan))
         if plan.header.api_version < FIRST_VERSION_WITH_BATCHES:
@@ -171,11 +192,17 @@ class FetchHandler:
         topic: str | None = None
         topic_id: uuid.UUID | None = None
         served: Mapping[int, Partition] = {}
+        is_denied = False
         for wanted in plan.wanted:
             # A topic is looked up once: hashing its id takes as long as answering a partition.
             if wanted.topic_id is not topic_id or wanted.topic is not topic or not served:
                 topic, topic_id = wanted.topic, wanted.topic_id
                 served = self._replicas.partitions_of(topic_id if topic is None else topic)
+                is_denied = plan.access is not None and not self._may_read(plan, wanted)
+            if is_denied:
+                found.must_answer = True
+                found.answers.append((wanted, None, denied_answer(wanted.partition)))
+                continue
             partition = served.get(wanted.partition)
             if partition is None:
                 refusal = self._refusal_of_missing(wanted, plan.session)
@@ -187,6 +214,14 @@ class FetchHandler:
                 ) or self._read_partition(plan, wanted, partition, found)
             found.answers.append((wanted, partition, answer))
         return found
+
+    def _may_read(self, plan: FetchPlan, wanted: WantedPartition) -> bool:
+        """Returns whether the client may read the topic; an unknown id has no name to ask for."""
+        name = wanted.topic or self._services.metadata.topic_name(wanted.topic_id)
+        if name is None and plan.session is not None and wanted.topic_id is not None:
+            name = plan.session.names.get(wanted.topic_id)
+        assert plan.access is not None
+        return name is None or plan.access.may(AclOperation.READ, ResourceKind.TOPIC, name)
 
     def _read_partition(
         self, plan: FetchPlan, wanted: WantedPartition, partition: Partition, found: FetchPass
@@ -258,6 +293,9 @@ class FetchHandler:
     def _refuse_replica(self, plan: FetchPlan) -> FetchPass:
         """Refuses a follower: no partition has one (Kafka's `followerReplicaOrThrow`)."""
         found = FetchPass()
+        if plan.access is not None and not plan.access.may_cluster(AclOperation.CLUSTER_ACTION):
+            found.answers = [(one, None, denied_answer(one.partition)) for one in plan.wanted]
+            return found
         for wanted in plan.wanted:
             topic, index = wanted.key
             partition = self._replicas.partitions_of(topic).get(index)

@@ -56,6 +56,13 @@ def error_answer(
     )
 
 
+def denied_answer(index: int) -> FetchResponsePartition:
+    """Returns the answer to a client that may not read: nothing of the partition, or whether it is
+    there.
+    """
+    return error_answer(index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
 def refused_answer(
     index: int, refusal: LeaderRefusal, version: int, partition: Partition | None = None
 ) -> FetchResponsePartition:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from strandline.broker.authorization.authorizer import Access
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.handlers.fetch.repeated_fetches import RepeatedFetch, RepeatedFetches
 from strandline.broker.handlers.fetch.sessions import (
@@ -50,6 +51,8 @@ class FetchPlan:
     wait_ms_max: int
     # Encodes the answer of a recognised fetch.
     known: RepeatedFetch | None = None
+    # The rights of the client; None: every right. They are asked for at each pass.
+    access: Access | None = None
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ ConsumerGroupDescribe   0-1   1 member type
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
@@ -39,6 +40,7 @@ from strandline.broker.protocol.messages.consumer_group_heartbeat import (
 )
 from strandline.broker.protocol.messages.metadata import OPERATIONS_UNKNOWN
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.security.acl import AclOperation, ResourceKind
 from strandline.storage.model import TopicId
 
 FIRST_HEARTBEAT_OF_A_MEMBER_WITH_ID = 1
@@ -120,6 +122,7 @@ def _heartbeat_of(
         client_id=context.client_id,
         # Kafka's form of an address without a name.
         client_host=f"/{context.caller.address}",
+        shows_topic=partial(context.access.shows, AclOperation.DESCRIBE, ResourceKind.TOPIC),
     )
 
 

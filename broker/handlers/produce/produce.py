@@ -35,10 +35,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Set
+from collections.abc import Awaitable, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
+from strandline.broker.authorization.authorizer import Access
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.coordination.transactions.transaction_coordinator import (
     TransactionCoordinator,
@@ -57,6 +58,7 @@ from strandline.broker.handlers.produce.deferred_answers import (
     record_errors,
 )
 from strandline.broker.handlers.produce.first_batch_checks import FirstBatchChecks
+from strandline.broker.handlers.produce.rights import denied_topics, may_write_transaction
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import Services
 from strandline.broker.network.responses import Answer, CloseConnectionError, Parts, ThrottledParts
@@ -123,6 +125,8 @@ class _Asked(NamedTuple):
     new_peer: str
     # Of a request with several batches, the partitions that join a transaction together.
     together: Set[TopicPartition] = frozenset()
+    # Answers for topics that the client may not write to; the rest of the request has no others.
+    denied: Sequence[ProduceResponseTopic] = ()
 
 
 class ProduceHandler:
@@ -130,6 +134,7 @@ class ProduceHandler:
 
     def __init__(self, services: Services, transactions: TransactionCoordinator) -> None:
         self._transactions = transactions
+        self._metadata = services.metadata
         self._replicas = services.replicas
         self._clock = services.clock
         self._workers = services.records
@@ -147,38 +152,50 @@ class ProduceHandler:
         size_bytes: int,
         started_s: float,
         peer: str,
+        access: Access | None = None,
     ) -> Answer:
         """Returns the framed answer, now or after an fsync; None for acks=0.
 
-        `size_bytes` is that of the whole request, received at `started_s` from `peer`.
+        `size_bytes` is that of the whole request, received at `started_s` from `peer`, whose rights
+        are `access`: every right if there is no authorizer.
         """
         self._pace.saw_live(started_s)
         if not self._first_batches.is_new(peer):
             peer = ""
         asked = _Asked(header, size_bytes, started_s, peer)
+        if access is not None:
+            if not may_write_transaction(request, access):
+                refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+                return self._refuse_all(request, refused, asked, refused.message)
+            denied = denied_topics(request.topics, access, self._metadata.topic_name)
+            if denied:
+                return self._without_denied(request, denied, asked)
         topics = request.topics
         if len(topics) == 1 and len(topics[0].partitions) == 1 and request.acks != 0:
             wanted = topics[0].partitions[0]
             if request.transactional_id is None and transactional_batch(wanted.records):
                 refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-                return self._refuse_all(request, refused, asked)
+                return self._refuse_all(request, refused, asked, _REFUSED_WHOLE[refused])
             return self._handle_one(request, topics[0], wanted, asked)
         return self._handle_many(request, asked)
 
-    def _refuse_all(self, request: ProduceRequest, code: ErrorCode, asked: _Asked) -> Answer:
+    def _without_denied(
+        self, request: ProduceRequest, denied: Sequence[ProduceTopic], asked: _Asked
+    ) -> Answer:
+        refuse_partition_flood(topic.partitions for topic in request.topics)
+        hidden = set(map(id, denied))
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        answers = [_refused_topic(topic, code, code.message) for topic in denied]
+        return self._handle_many(
+            request.replaced(topics=[one for one in request.topics if id(one) not in hidden]),
+            asked._replace(denied=answers),
+        )
+
+    def _refuse_all(
+        self, request: ProduceRequest, code: ErrorCode, asked: _Asked, message: str
+    ) -> Answer:
         """Returns the answer to a request of which nothing is stored."""
-        topics = [
-            _topic_answer(
-                topic,
-                [
-                    ProduceResponsePartition(
-                        index=wanted.index, error_code=code, error_message=_REFUSED_WHOLE[code]
-                    )
-                    for wanted in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+        topics = [_refused_topic(topic, code, message) for topic in request.topics]
         return self._answer(request, topics, [], asked)
 
     def _leader(self, topic: ProduceTopic, index: int, version: int) -> Partition | LeaderRefusal:
@@ -264,7 +281,7 @@ class ProduceHandler:
         ]
         code = code_for_all(request.transactional_id, (batch for batch, _, _ in batches))
         if code is not None:
-            return self._refuse_all(request, code, asked)
+            return self._refuse_all(request, code, asked, _REFUSED_WHOLE[code])
         if batches:
             asked = asked._replace(
                 together={
@@ -326,6 +343,7 @@ class ProduceHandler:
         asked: _Asked,
     ) -> Parts | Awaitable[Parts] | None:
         """Frames the answer, once `later` is done. Raises CloseConnectionError for acks=0."""
+        topics += asked.denied
         if request.acks == 0:
             _close_on_error(topics)
         throttle_ms = self._throttle_ms(asked, acks=request.acks)
@@ -515,6 +533,16 @@ def _topic_answer(
     topic: ProduceTopic, answers: list[ProduceResponsePartition]
 ) -> ProduceResponseTopic:
     return ProduceResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
+
+
+def _refused_topic(topic: ProduceTopic, code: ErrorCode, message: str) -> ProduceResponseTopic:
+    return _topic_answer(
+        topic,
+        [
+            ProduceResponsePartition(index=wanted.index, error_code=code, error_message=message)
+            for wanted in topic.partitions
+        ],
+    )
 
 
 def _refused_answer(index: int, refusal: LeaderRefusal) -> ProduceResponsePartition:

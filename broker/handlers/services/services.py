@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from strandline.broker.authorization.authorizer import EVERY_RIGHT, Access, Authorizer
 from strandline.broker.cluster.metadata.controller_messages import Controller, TopicDefaults
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
@@ -32,6 +33,8 @@ class Services:
     cold_pace: ColdPace
     # Runs work that decompresses, compresses or reads records.
     records: Executor
+    # None: every client may do everything.
+    authorizer: Authorizer | None = None
 
     @property
     def config(self) -> BrokerConfig:
@@ -50,3 +53,5 @@ class RequestContext(NamedTuple):
     api_version: int
     client_id: str
     caller: ClientIdentity = ANONYMOUS_CLIENT
+    # The rights of the client.
+    access: Access = EVERY_RIGHT

@@ -65,6 +65,7 @@ class FrontParts(Part):
             clock=clock,
             cold_pace=metadata.cold_pace,
             records=environment.workers.records,
+            authorizer=metadata.authorizer,
         )
         sessions = FetchSessionCache(
             running.static.fetch.sessions_max, clock, name_of=metadata.metadata.topic_name

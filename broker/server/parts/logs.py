@@ -20,7 +20,6 @@ from strandline.broker.server.workers import Workers
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.storage.local.cleaner.cleaner import LogCleaner
 from strandline.storage.local.log.log import LocalLog
-from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
@@ -53,8 +52,8 @@ async def serve_partitions(
         storage.log_dirs,
         tiers,
         topic_defaults=lambda: running.current.topics.properties,
-        folders=FolderWork(workers.folders.of),
-        syncs=workers.syncs,
+        folders=storage.folders,
+        syncs=lambda local: workers.syncs.of(local.directory.parent),
     )
     replicas.take_over(logs, metadata.image)
     await metadata.metadata.publish_to(*followers, replicas.follow, metadata.note_alterations)
@@ -90,12 +89,11 @@ class LogParts(Part):
         enforcer = RetentionEnforcer(
             retained or (lambda: (partition.log for partition in replicas.partitions())),
             write_log_starts=replicas.checkpoint_log_starts,
-            purge_deleted=storage.log_dirs.purge_deleted,
+            purge_deleted=storage.purge_deleted,
             wake_tiering=wake_tiering,
-            executor=workers.disk,
             clock=clock,
             guard=storage.guard,
-            note_time=storage.last_time.note,
+            note_time=storage.note_time,
             interval_ms=config.logs.retention_interval_ms,
         )
         cleaner = LogCleaner(
@@ -119,7 +117,7 @@ class LogParts(Part):
             storage.log_dirs,
             controller=metadata.controller,
             running=running,
-            workers=workers,
+            folders=storage.folders,
             clock=clock,
             believed_ms=believed_ms,
             on_revived=coordinators.transactions.reload,

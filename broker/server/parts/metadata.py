@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from strandline.broker.authorization.authorizer import Authorizer
+from strandline.broker.authorization.denials import DenialLog
 from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.active_controller import ActiveController
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
@@ -44,6 +46,8 @@ class MetadataParts(Part):
     running: RunningConfig
     alterations: Alterations
     quotas: ClientQuotas
+    # None: every client may do everything.
+    authorizer: Authorizer | None
     cold_pace: ColdPace
     metadata_log: MetadataLog
     metadata: MetadataView
@@ -65,10 +69,16 @@ class MetadataParts(Part):
         """
         quotas = ClientQuotas(environment.clock, running.static.quota_windows)
         await active.view.publish_to(running.follow, quotas.follow)
+        authorizer, rules = None, running.static.authorizer
+        if rules.is_enabled:
+            told = DenialLog(environment.clock)
+            authorizer = Authorizer(rules, on_denied=told.note)
+            await active.view.publish_to(authorizer.follow)
         return cls(
             running=running,
             alterations=Alterations(),
             quotas=quotas,
+            authorizer=authorizer,
             cold_pace=ColdPace(lambda: running.current.pace),
             metadata_log=metadata_log,
             metadata=active.view,

@@ -19,9 +19,10 @@ from strandline.storage.clock import Clock
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.local.log_dirs.last_known_time import LastTime
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
-from strandline.storage.model import TopicId, TopicPartition
+from strandline.storage.model import TimestampMs, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class StorageParts(Part):
     """The log folders, locked, and the guard of the wall clock."""
 
     log_dirs: LogDirs
+    folders: FolderWork
     guard: JumpGuard
     last_time: LastTime
     # It has the metadata, too.
@@ -54,8 +56,26 @@ class StorageParts(Part):
         # A run that ends before the first check of retention notes its time, too.
         await in_worker(disk, partial(last_time.note, guard.now_ms()))
         return cls(
-            log_dirs=log_dirs, guard=guard, last_time=last_time, first_folder=config.logs.dirs[0]
+            log_dirs=log_dirs,
+            folders=FolderWork(environment.workers.folders.of),
+            guard=guard,
+            last_time=last_time,
+            first_folder=config.logs.dirs[0],
         )
+
+    async def purge_deleted(self, now_s: float) -> None:
+        """Unlinks files whose delay is over, in each folder that answers. Raises DiskError."""
+        await self.folders.on_each(
+            self.log_dirs.directories, lambda one: self.log_dirs.purge_deleted(now_s, (one,))
+        )
+
+    async def note_time(self, believed_ms: TimestampMs) -> None:
+        """Stores the time that retention trusts, in each folder that answers."""
+        if self.last_time.is_due(believed_ms):
+            usable = [one for one in self.log_dirs.directories if one.failure is None]
+            await self.folders.on_each(
+                usable, lambda one: self.last_time.write(one.path, believed_ms)
+            )
 
     def check_first_folder(self) -> None:
         """Raises DiskError if the first log folder has been replaced."""

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from itertools import islice
 
 from strandline.broker.cluster.metadata.controller_messages import (
@@ -25,12 +26,14 @@ from strandline.broker.cluster.metadata.controller_messages import (
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.running_config import RunningConfig
-from strandline.broker.server.workers import SYNC_THREADS, Workers
+from strandline.broker.server.workers import SYNC_THREADS
 from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.folder_work import FolderWork
+from strandline.storage.local.log_dirs.log_dir import LogDir
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.local.log_dirs.revival import RevivedLog
 from strandline.storage.model import TimestampMs, TopicId
@@ -101,7 +104,7 @@ class LogUpkeep:
         *,
         controller: Controller,
         running: RunningConfig,
-        workers: Workers,
+        folders: FolderWork,
         clock: Clock,
         believed_ms: Callable[[], TimestampMs],
         on_revived: Callable[[], None] = lambda: None,
@@ -114,8 +117,10 @@ class LogUpkeep:
         self._log_dirs = log_dirs
         self._controller = controller
         self._running = running
-        self._workers = workers
+        self._folders = folders
         self._clock = clock
+        # What a folder that came back has not answered yet.
+        self._reviving: dict[LogDir, asyncio.Future[list[RevivedLog]]] = {}
         # Reopened logs that are not served yet: the metadata log has to record them first.
         self._revived: list[RevivedLog] = []
         self._believed_ms = believed_ms
@@ -125,29 +130,48 @@ class LogUpkeep:
         """Syncs closed segments, and open ones whose flush.ms or flush.messages is due; writes new
         leader epochs.
         """
-        loop = asyncio.get_running_loop()
         quiet_log = QuietLog(log, self._clock)
-        while True:
-            await asyncio.sleep(FLUSH_CHECK_S)
-            now_s = self._clock.monotonic_s()
-            due = [
-                partition
-                async for partition in in_turns(self._replicas.partitions())
-                if _must_be_flushed(partition.log.local, now_s)
-            ]
-            while due:
-                # Removed: this loop must not hold a partition that is deleted later.
-                together = [due.pop() for _ in due[:SYNC_THREADS]]
-                await asyncio.gather(*(_flush(one, quiet_log, now_s) for one in together))
-                together.clear()
-            unwritten = [
-                partition
-                async for partition in in_turns(self._replicas.partitions())
-                if partition.log.local.leader_epochs.is_unwritten
-            ]
-            if unwritten:
-                await loop.run_in_executor(self._workers.disk, _write_epochs, unwritten, quiet_log)
-                unwritten.clear()
+        rounds: dict[LogDir, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await asyncio.sleep(FLUSH_CHECK_S)
+                rounds = {folder: one for folder, one in rounds.items() if not one.done()}
+                now_s = self._clock.monotonic_s()
+                for folder, due in (await self._due(rounds.keys(), now_s)).items():
+                    rounds[folder] = tasks.create_task(
+                        self._flush_folder(folder, due, quiet_log, now_s)
+                    )
+
+    async def _due(self, busy: Collection[LogDir], now_s: float) -> dict[LogDir, list[Partition]]:
+        """Returns the partitions with something to sync, by folders that are not at work."""
+        idle = {one.path: one for one in self._log_dirs.directories if one not in busy}
+        found: dict[LogDir, list[Partition]] = {}
+        async for partition in in_turns(self._replicas.partitions()):
+            local = partition.log.local
+            folder = idle.get(local.directory.parent)
+            if folder is not None and (
+                local.leader_epochs.is_unwritten or _must_be_flushed(local, now_s)
+            ):
+                found.setdefault(folder, []).append(partition)
+        return found
+
+    async def _flush_folder(
+        self, folder: LogDir, due: list[Partition], quiet_log: QuietLog, now_s: float
+    ) -> None:
+        unwritten = [one for one in due if one.log.local.leader_epochs.is_unwritten]
+        while due:
+            # Removed: this round must not hold a partition that is deleted later.
+            together = [due.pop() for _ in due[:SYNC_THREADS]]
+            await asyncio.gather(
+                *(
+                    _flush(one, quiet_log, now_s)
+                    for one in together
+                    if _must_be_flushed(one.log.local, now_s)
+                )
+            )
+            together.clear()
+        if unwritten:
+            await self._folders.start(folder, partial(_write_epochs, unwritten, quiet_log))
 
     async def checkpoint_forever(self) -> None:
         """Checkpoints the log start offsets."""
@@ -157,16 +181,13 @@ class LogUpkeep:
 
     async def revive_folders_forever(self) -> None:
         """Reopens offline log folders that are writable again."""
-        loop = asyncio.get_running_loop()
         tried_s = -UNCREATED_RETRY_S
         while True:
             await asyncio.sleep(REVIVE_CHECK_S)
             if self._log_dirs.is_short_of_room:
-                await loop.run_in_executor(self._workers.disk, self._make_room)
-            if self._log_dirs.has_failed:
-                self._revived += await loop.run_in_executor(
-                    self._workers.disk, self._log_dirs.revive
-                )
+                await self._make_room()
+            if self._log_dirs.has_failed or self._reviving:
+                self._revived += await self._revive()
             revived = self._revived
             now_s = self._clock.monotonic_s()
             is_to_create = (
@@ -183,14 +204,27 @@ class LogUpkeep:
                 self._on_revived()
             revived.clear()
 
-    def _make_room(self) -> None:
-        """Unlinks what waits for its deletion, since a write found no room. Blocks."""
+    async def _revive(self) -> list[RevivedLog]:
+        """Returns what came back; a folder that hangs is asked once, and waited for no longer."""
+        for one in self._log_dirs.directories:
+            if one.failure is not None and one not in self._reviving:
+                revive = partial(self._log_dirs.revive, (one,))
+                self._reviving[one] = self._folders.start(one, revive)
+        if self._reviving:
+            await asyncio.wait(self._reviving.values(), timeout=REVIVE_CHECK_S)
+        answered = [one for one, answer in self._reviving.items() if answer.done()]
+        return [log for one in answered for log in self._reviving.pop(one).result()]
+
+    async def _make_room(self) -> None:
+        """Unlinks what waits for its deletion, since a write found no room."""
         try:
-            count = self._log_dirs.make_room()
+            counts = await self._folders.on_each(
+                self._log_dirs.directories, lambda one: self._log_dirs.make_room((one,))
+            )
         except DiskError as error:
             log.warning("files not unlinked", extra={"fields": {"reason": str(error)}})
         else:
-            if count:
+            if count := sum(counts.values()):
                 log.info(
                     "no room: what waited for its deletion is removed at once",
                     extra={"fields": {"removed": count}},

@@ -157,7 +157,7 @@ class Cluster:
     def _config(self, kind: ResourceType, name: str, what: str) -> dict[str, ConfigEntry]:
         resource = ConfigResource(kind, name)
         futures = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS_MAX)
-        return _result(futures[resource], f"cannot read the configuration of {what}")
+        return result_of(futures[resource], f"cannot read the configuration of {what}")
 
     # --- topics ------------------------------------------------------------------------------
 
@@ -173,7 +173,8 @@ class Cluster:
             TopicCollection(list(names)), request_timeout=REQUEST_SECONDS_MAX
         )
         return [
-            _cluster_topic(_result(futures[name], f"cannot find topic {name!r}")) for name in names
+            _cluster_topic(result_of(futures[name], f"cannot find topic {name!r}"))
+            for name in names
         ]
 
     def partitions(self, wanted: Mapping[str, Collection[int]]) -> list[Key]:
@@ -209,19 +210,19 @@ class Cluster:
         futures = self._admin.create_topics(
             [topic], request_timeout=REQUEST_SECONDS_MAX, validate_only=validate_only
         )
-        _result(futures[name], f"cannot create topic {name!r}")
+        result_of(futures[name], f"cannot create topic {name!r}")
 
     def delete_topics(self, names: Sequence[str]) -> None:
         futures = self._admin.delete_topics(list(names), request_timeout=REQUEST_SECONDS_MAX)
         for name in names:
-            _result(futures[name], f"cannot delete topic {name!r}")
+            result_of(futures[name], f"cannot delete topic {name!r}")
 
     def add_partitions(self, name: str, partition_count: int) -> None:
         """Raises the number of partitions to `partition_count`."""
         futures = self._admin.create_partitions(
             [NewPartitions(name, partition_count)], request_timeout=REQUEST_SECONDS_MAX
         )
-        _result(
+        result_of(
             futures[name], f"cannot give topic {name!r} {counted(partition_count, 'partition')}"
         )
 
@@ -254,7 +255,7 @@ class Cluster:
         futures = self._admin.incremental_alter_configs(
             [resource], request_timeout=REQUEST_SECONDS_MAX
         )
-        _result(futures[resource], f"cannot change the configuration of topic {name!r}")
+        result_of(futures[resource], f"cannot change the configuration of topic {name!r}")
 
     # --- offsets -----------------------------------------------------------------------------
 
@@ -334,7 +335,7 @@ class Cluster:
 
     def group_lines(self) -> list[GroupLine]:
         """Returns all groups, sorted. Raises ToolFailure if a broker failed to list them."""
-        listing = _result(
+        listing = result_of(
             self._admin.list_consumer_groups(request_timeout=REQUEST_SECONDS_MAX),
             "cannot list the groups",
         )
@@ -349,7 +350,7 @@ class Cluster:
     def group(self, name: str) -> GroupView:
         """Returns a group; a missing one has the state DEAD, as everywhere in Kafka."""
         futures = self._admin.describe_consumer_groups([name], request_timeout=REQUEST_SECONDS_MAX)
-        description = _result(futures[name], f"cannot describe group {name!r}")
+        description = result_of(futures[name], f"cannot describe group {name!r}")
         coordinator = description.coordinator
         return GroupView(
             group=name,
@@ -420,7 +421,7 @@ class Cluster:
         futures = self._admin.alter_consumer_group_offsets(
             [ConsumerGroupTopicPartitions(group, places)], request_timeout=REQUEST_SECONDS_MAX
         )
-        answer = _result(futures[group], f"cannot set the offsets of group {group!r}")
+        answer = result_of(futures[group], f"cannot set the offsets of group {group!r}")
         for place in answer.topic_partitions:
             if place.error is not None:
                 where = f"{place.topic}-{place.partition}"
@@ -431,7 +432,7 @@ class Cluster:
             list(names), request_timeout=REQUEST_SECONDS_MAX
         )
         for name in names:
-            _result(futures[name], f"cannot delete group {name!r}")
+            result_of(futures[name], f"cannot delete group {name!r}")
 
     def _listing(self) -> ClusterMetadata:
         try:
@@ -458,12 +459,12 @@ def _cluster_topic(found: TopicDescription) -> ClusterTopic:
 
 
 def _offset(key: Key, future: Future[ListOffsetsResultInfo]) -> int:
-    return int(_result(future, f"cannot read the offsets of {key[0]}-{key[1]}").offset)
+    return int(result_of(future, f"cannot read the offsets of {key[0]}-{key[1]}").offset)
 
 
 def _committed(group: str, future: Future[ConsumerGroupTopicPartitions]) -> dict[Key, int]:
     what = f"cannot read the offsets of group {group!r}"
-    places = _result(future, what).topic_partitions or ()
+    places = result_of(future, what).topic_partitions or ()
     for place in places:
         if place.error is not None:
             raise _failure(place.error, what)
@@ -479,7 +480,8 @@ def _word(value: Enum | None) -> str:
     return "UNKNOWN" if value is None else str(value.name)
 
 
-def _result(future: Future[T], what: str) -> T:
+def result_of(future: Future[T], what: str) -> T:
+    """Waits for the answer. Raises ToolFailure, which says `what` failed."""
     try:
         return future.result(REQUEST_SECONDS_MAX + _GRACE_SECONDS)
     except KafkaException as error:

@@ -15,7 +15,7 @@ from strandline.storage.local.formats.names import DELETE_SUFFIX, put_aside
 
 
 class DeletedFolders:
-    """The deleted folders in all log folders of a broker. `purge` may run in a worker thread."""
+    """The deleted folders in all log folders of a broker. Each folder's thread may `purge` it."""
 
     def __init__(self) -> None:
         # When each folder may be removed, by monotonic time.
@@ -46,6 +46,6 @@ class DeletedFolders:
             except DiskError as error:
                 first_error = first_error or error
             else:
-                del self._remove_at_s[path]
+                self._remove_at_s.pop(path, None)
                 count += 1
         return count, first_error

@@ -48,20 +48,27 @@ class FolderWork:
     async def on_each(
         self, directories: Iterable[LogDir], work: Callable[[LogDir], T]
     ) -> dict[LogDir, T]:
-        """Runs `work` in the folders side by side; returns the results of those that answer."""
+        """Runs `work` in the folders side by side; returns the results of those that answer.
+
+        Raises the first error, once all have answered or had their time.
+        """
         asked = {
             one: self.start(one, partial(work, one)) for one in directories if not self.hangs(one)
         }
         if asked:
             await asyncio.wait(asked.values(), timeout=HANGS_AFTER_S)
-        found: dict[LogDir, T] = {}
         for directory, answer in asked.items():
-            if answer.done():
-                found[directory] = answer.result()
-            else:
+            if not answer.done():
                 self._unanswered[directory] = answer  # type: ignore[assignment]  # read-only
+                answer.add_done_callback(_note_failure)
                 log.error(
                     "log folder does not answer: its disk hangs",
                     extra={"fields": {"folder": str(directory.path)}},
                 )
-        return found
+        return {one: answer.result() for one, answer in asked.items() if answer.done()}
+
+
+def _note_failure(late: asyncio.Future[T]) -> None:
+    """Nobody waits for its error any more."""
+    if not late.cancelled():
+        late.exception()

@@ -26,7 +26,7 @@ NOTE_MS = 60_000
 
 
 class LastTime:
-    """The stored time of all log folders. `read` and `note` block."""
+    """The stored time of all log folders. `read`, `note` and `write` block."""
 
     def __init__(self, folders: Callable[[], Sequence[Path]]) -> None:
         """`folders` returns those that can be used now."""
@@ -39,18 +39,27 @@ class LastTime:
         return max(found, default=None)
 
     def note(self, believed_ms: TimestampMs) -> None:
-        """Stores `believed_ms`, unless the last note is recent enough."""
+        """Stores `believed_ms` in all folders, unless the last note is recent enough."""
+        if self.is_due(believed_ms):
+            for folder in self._folders():
+                self.write(folder, believed_ms)
+
+    def is_due(self, believed_ms: TimestampMs) -> bool:
+        """Whether the last note is too old; then `believed_ms` counts as noted."""
         if self._noted_ms is not None and abs(believed_ms - self._noted_ms) < NOTE_MS:
-            return
+            return False
         self._noted_ms = believed_ms
-        for folder in self._folders():
-            try:
-                headed_file.write(
-                    folder / FILE_NAME, str(believed_ms).encode(), magic=MAGIC, version=VERSION
-                )
-            except DiskError as error:
-                # The owner of the folder logs the error.
-                log.debug("time not noted", extra={"fields": {"reason": str(error)}})
+        return True
+
+    def write(self, folder: Path, believed_ms: TimestampMs) -> None:
+        """Stores `believed_ms` in one folder, if that can be written."""
+        try:
+            headed_file.write(
+                folder / FILE_NAME, str(believed_ms).encode(), magic=MAGIC, version=VERSION
+            )
+        except DiskError as error:
+            # The owner of the folder logs the error.
+            log.debug("time not noted", extra={"fields": {"reason": str(error)}})
 
 
 def _read(folder: Path) -> TimestampMs | None:

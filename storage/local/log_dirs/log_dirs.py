@@ -205,14 +205,16 @@ class LogDirs:
         """Whether a folder that was locked at the start is offline now."""
         return any(directory.failure is not None for directory in self.directories)
 
-    def revive(self) -> list[RevivedLog]:
-        """Opens the logs of offline folders that can be written again. Blocks.
+    def revive(self, within: Sequence[LogDir] | None = None) -> list[RevivedLog]:
+        """Opens the logs of offline folders, or of those in `within`, that can be written again.
+
+        Blocks.
 
         Records that were not synced when the folder failed may be lost. A folder that keeps failing
         waits longer each time.
         """
         revived: list[RevivedLog] = []
-        for directory in self.directories:
+        for directory in self.directories if within is None else within:
             if directory.failure is None or not directory.is_loaded:
                 continue
             if not directory.may_be_revived(self._clock.monotonic_s()):
@@ -371,27 +373,30 @@ class LogDirs:
         """Takes note that a write found no room. May be called from any thread."""
         self.is_short_of_room = True
 
-    def make_room(self) -> int:
+    def make_room(self, within: Sequence[LogDir] | None = None) -> int:
         """Unlinks all that waits for its deletion, whatever its delay; returns how many. Blocks.
+
+        In `within`, or in all folders.
 
         A reader may still use such a file: its descriptor stays good. Files in a folder that a full
         disk took offline go too: it returns only with room. Raises DiskError.
         """
         self.is_short_of_room = False
-        full = [one for one in self.directories if one.failure is not None and one.failure.is_full]
+        of = self.directories if within is None else within
+        full = [one for one in of if one.failure is not None and one.failure.is_full]
         for directory in full:
             directory.check_present()
-        return self._purge(math.inf, [*self._usable(), *full])
+        return self._purge(math.inf, [*self._usable(of), *full])
 
-    def purge_deleted(self, now_s: float) -> int:
+    def purge_deleted(self, now_s: float, within: Sequence[LogDir] | None = None) -> int:
         """Unlinks files and folders whose delay is over by monotonic time; returns how many.
 
-        May run in a worker thread.
+        In `within`, or in all log folders. May run in a worker thread.
 
         A failed unlink is tried again and delays no other; the first DiskError is raised at the
         end. Files in an offline folder wait until it is online.
         """
-        return self._purge(now_s, self._usable())
+        return self._purge(now_s, self._usable(within))
 
     def _purge(self, now_s: float, directories: Sequence[LogDir]) -> int:
         purged, first_error = self._deleted.purge(now_s, within={one.path for one in directories})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -33,11 +32,11 @@ class Broker:
         self.is_full = False
         self.unlinked_count = 0
 
-    def unlink(self, _now_s: float) -> None:
+    async def unlink(self, _now_s: float) -> None:
         self.unlinked_count += 1
         self.is_full = False
 
-    def note_time(self, _now_ms: int) -> None:
+    async def note_time(self, _now_ms: int) -> None:
         if self.is_full:
             raise DiskError("full")
 
@@ -48,23 +47,21 @@ class Broker:
 
     def rounds(self, count: int = 1) -> list[int]:
         clock = ManualClock(NOW_MS)
-        with ThreadPoolExecutor(1) as pool:
-            enforcer = RetentionEnforcer(
-                lambda: self.logs,
-                write_log_starts=self.write_log_starts,
-                purge_deleted=self.unlink,
-                wake_tiering=lambda _partition: None,
-                executor=pool,
-                clock=clock,
-                guard=JumpGuard(clock),
-                note_time=self.note_time,
-                interval_ms=1,
-            )
+        enforcer = RetentionEnforcer(
+            lambda: self.logs,
+            write_log_starts=self.write_log_starts,
+            purge_deleted=self.unlink,
+            wake_tiering=lambda _partition: None,
+            clock=clock,
+            guard=JumpGuard(clock),
+            note_time=self.note_time,
+            interval_ms=1,
+        )
 
-            async def run() -> list[int]:
-                return [await enforcer.run_once() for _ in range(count)]
+        async def run() -> list[int]:
+            return [await enforcer.run_once() for _ in range(count)]
 
-            return asyncio.run(run())
+        return asyncio.run(run())
 
     @property
     def local_starts(self) -> list[Offset]:

@@ -67,7 +67,8 @@ from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
-# Partitions that one turn ends, and producer ids that it retires: each is a small append.
+# Partitions that one turn ends, and producer ids that it retires: each is a small append. Not
+# `in_turns`: what others begin between two turns would not be among the ids that it goes by.
 ENDS_PER_TURN_MAX = 500
 
 

@@ -16,6 +16,7 @@ from strandline.broker.cluster.metadata.records import (
     DELETE_ON_DISABLE,
     REMOTE_ENABLED,
     QuotaEntity,
+    acl_record,
     config_records,
     deletion_records,
     finished_purge_record,
@@ -29,8 +30,10 @@ from strandline.broker.protocol.formats.metadata_records import (
     FeatureLevelRecord,
     MetadataRecord,
     ProducerIdsRecord,
+    RemoveAccessControlEntryRecord,
 )
 from strandline.broker.protocol.schema.config_resources import ConfigResourceType
+from strandline.broker.security.acl import Acl
 from strandline.broker.security.scram import ScramCredential
 from tests.unit.broker.cluster.controlled import registered
 
@@ -114,6 +117,15 @@ def _credentials(image: MetadataImage, pick: int) -> Sequence[MetadataRecord]:
     return scram_records(user, image.scram_credentials.get(user, {}), after)
 
 
+def _acls(image: MetadataImage, pick: int) -> Sequence[MetadataRecord]:
+    acl = Acl(2, "tu"[pick % 2], 3, "User:a", "*", 3 + pick % 3, 3)
+    known = image.acl_ids.get(acl)
+    if known is not None:
+        return [RemoveAccessControlEntryRecord(id=known)]
+    # No id comes twice.
+    return [acl_record(uuid.uuid5(uuid.NAMESPACE_OID, f"{image.version} {acl}"), acl)]
+
+
 def _topic_configs(topic: TopicImage, pick: int) -> Sequence[MetadataRecord]:
     after = _properties(pick)
     was_archived = topic.properties.keys() & {REMOTE_ENABLED, DELETE_ON_DISABLE}
@@ -154,6 +166,7 @@ KINDS: Mapping[str, Callable[[MetadataImage, int], Sequence[MetadataRecord]]] = 
     "quotas": _quotas,
     "group configs": _group_configs,
     "credentials": _credentials,
+    "acls": _acls,
     "level": lambda _image, pick: [FeatureLevelRecord(name=FEATURE, feature_level=pick % 3)],
 }
 

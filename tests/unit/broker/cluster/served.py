@@ -35,7 +35,7 @@ async def serving_nothing(dirs: LogDirs, disk: Executor) -> ReplicaManager:
         LocalTier({}, lookups=disk),
         topic_defaults=dict,
         folders=FolderWork(lambda _: disk),
-        syncs=disk,
+        syncs=lambda _: disk,
     )
     await replicas.follow(*since_nothing(MetadataImage()))
     return replicas
@@ -47,7 +47,13 @@ def leading(local: LocalLog, *, epoch: int, log_start_offset: Offset = 0) -> Ite
     with ThreadPoolExecutor(1) as pool:
         log = UnifiedLog(local, log_start_offset=log_start_offset)
         yield Partition(
-            PARTITION, TOPIC_ID, log, epoch, leader_id=1, syncs=pool, traffic=TopicTraffic()
+            PARTITION,
+            TOPIC_ID,
+            log,
+            epoch,
+            leader_id=1,
+            syncs=lambda _: pool,
+            traffic=TopicTraffic(),
         )
     with suppress(DiskError):  # A test may have stopped it.
         local.close()

@@ -12,13 +12,16 @@ from typing import TypeAlias
 
 from hypothesis import example, given, settings
 
+from strandline.broker.authorization import changes
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.replicas.read_only_replica import FollowingController
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.tiers import BothTiers
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import RunningConfig
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.quotas.quotas import ClientQuotas, QuotaWindows
+from strandline.broker.security.acl import Acl
 from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
@@ -121,7 +124,7 @@ async def replicas(publications: Iterable[Publication]) -> object:
             BothTiers(manager, {}, lookups=disk),
             topic_defaults=dict,
             folders=FolderWork(lambda _: disk),
-            syncs=disk,
+            syncs=lambda _: disk,
         )
         await served.follow(MetadataDelta(MetadataImage()), MetadataImage())
         for delta, image in publications:
@@ -190,3 +193,18 @@ def test_a_read_only_replica_has_the_same_image(picks: list) -> None:  # type: i
         asyncio.run(follow(MemoryStore(), polls_each=polls_each)) for polls_each in (True, False)
     )
     assert one == another
+
+
+def test_a_read_only_replica_refuses_changes_of_rules() -> None:
+    made = changes.create(MetadataImage(), [Acl(2, "t", 3, "User:a", "*", 3, 3)])
+
+    async def main() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            replica = FollowingController(
+                opened(MemoryStore()), opened(MemoryStore()), node_id=7, executor=executor
+            )
+            answer = await replica.change(lambda _: made)
+            assert not answer.records
+            assert [one.error_code for one in answer.results] == [ErrorCode.POLICY_VIOLATION]
+
+    asyncio.run(main())

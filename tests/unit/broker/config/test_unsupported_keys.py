@@ -51,7 +51,6 @@ def test_keys_of_kafka_that_say_nothing_here_do_not_stop_a_broker(key: str) -> N
     "override",
     [
         "security.inter.broker.protocol=PLAINTEXT",
-        "authorizer.class.name=",
         "process.roles=broker",
         "controller.quorum.voters=1@localhost:9093",
     ],

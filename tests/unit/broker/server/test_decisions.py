@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from strandline.broker.authorization.changes import CreateAcls, DeleteAcls
 from strandline.broker.cluster.metadata.controller_messages import (
     AllocateProducerIds,
     ControllerRequest,
@@ -29,6 +30,7 @@ from strandline.broker.cluster.metadata.features import TRANSACTION_VERSION, fir
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import (
     DeletedTopic,
+    acl_record,
     pending_purge_record,
     topic_records,
 )
@@ -55,6 +57,7 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
 from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.quotas.changes import AlterClientQuotas
+from strandline.broker.security.acl import Acl
 from strandline.broker.server.decisions import decisions
 from tests.support.memory_store import MemoryStore
 from tests.unit.broker.cluster.controlled import registered
@@ -62,6 +65,7 @@ from tests.unit.broker.cluster.metadata_rig import opened
 
 DECISIONS = decisions(RunningConfig(load_config()))
 TOPIC_ID = uuid.UUID(int=9)
+RULE = Acl(2, "t", 3, "User:u", "*", 3, 3)
 
 REQUESTS: list[ControllerRequest[Any]] = [
     CreateTopics([NewTopic(name="new", properties={"retention.ms": "7"})]),
@@ -104,6 +108,8 @@ REQUESTS: list[ControllerRequest[Any]] = [
     UpdateFeatures(
         [NewLevel(feature=TRANSACTION_VERSION, level=0, change=FeatureChange.DOWNGRADE)]
     ),
+    CreateAcls([RULE._replace(name="new")]),
+    DeleteAcls([[RULE]]),
     AllocateProducerIds(1),
     FinishPurges([TOPIC_ID]),
     RaiseLeaderEpochs(1),
@@ -113,6 +119,7 @@ TIERED = {"remote.storage.enable": "true"}
 RECORDS = [
     registered(),
     *topic_records("t", TOPIC_ID, ((1,),), TIERED),
+    acl_record(uuid.UUID(int=5), RULE),
     pending_purge_record(DeletedTopic(name="gone", topic_id=TOPIC_ID, partition_count=1)),
 ]
 

@@ -122,6 +122,10 @@ def virtual(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
     return play
 
 
+async def _forget_time(_now_ms: int) -> None:
+    """These logs have no folder beside them for it."""
+
+
 class DirectInspector(SegmentInspector):
     """Inspects in this process: the same pass without the child."""
 
@@ -270,16 +274,18 @@ class Rig:
         self.enforcer = RetentionEnforcer(
             lambda: [self.log],
             write_log_starts=self.write_log_starts,
-            purge_deleted=self.log.local.purge_deleted,
+            purge_deleted=self._purge_deleted,
             wake_tiering=self.manager.wake,
-            executor=self.executors.metadata,
             clock=self.clock,
             guard=self.guard,
-            note_time=lambda _now_ms: None,
+            note_time=_forget_time,
             interval_ms=50,
         )
         if start:
             await self.manager.start()
+
+    async def _purge_deleted(self, now_s: float) -> None:
+        self.log.local.purge_deleted(now_s)
 
     def attach(self) -> None:
         self.manager.attach(self.log, self.topic_info, leader_epoch=self.leader_epoch)

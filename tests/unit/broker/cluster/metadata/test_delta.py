@@ -36,6 +36,7 @@ SECTIONS = (
     "client_quotas",
     "group_properties",
     "scram_credentials",
+    "acls",
     "feature_levels",
 )
 A, B = uuid.UUID(int=0xA), uuid.UUID(int=0xB)
@@ -117,6 +118,7 @@ def test_an_image_of_deltas_is_that_of_a_snapshot(picks: list) -> None:  # type:
     assert decoded == image
     for one in (image, decoded):
         assert one.topics_by_id == {topic.topic_id: topic for topic in one.topics.values()}
+        assert one.acl_ids == {acl: acl_id for acl_id, acl in one.acls.items()}
         assert one.names_by_collision == {collision_key(name): name for name in one.topics}
         for part in (one.topics, one.topics_by_id, one.client_quotas):
             assert len(part) == len(list(part)) == len(list(part.items()))
@@ -156,6 +158,7 @@ def test_a_change_of_each_kind_changes_its_sections_alone(kind: str) -> None:
         "quotas": {"client_quotas"},
         "group configs": {"group_properties"},
         "credentials": {"scram_credentials"},
+        "acls": {"acls"},
         "level": {"feature_levels"},
         "producer ids": set(),
         # It leads no partition.

@@ -16,6 +16,7 @@ from strandline.broker.cluster.metadata.records import (
     ALL_BROKERS,
     DeletedTopic,
     QuotaEntity,
+    acl_record,
     config_records,
     deletion_records,
     finished_purge_record,
@@ -27,7 +28,6 @@ from strandline.broker.cluster.metadata.records import (
 )
 from strandline.broker.protocol.formats.metadata_records import (
     UNASSIGNED_DIRECTORY,
-    AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -36,12 +36,15 @@ from strandline.broker.protocol.formats.metadata_records import (
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     TopicRecord,
     UnregisterBrokerRecord,
 )
 from strandline.broker.protocol.schema.config_resources import ConfigResourceType
+from strandline.broker.security.acl import Acl
 from strandline.broker.security.scram import ScramCredential
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import TopicPartition
@@ -257,18 +260,25 @@ def test_a_record_that_does_not_fit_is_corrupt_and_named_by_its_entry(
 
 
 def test_a_record_that_an_image_has_no_place_for_is_one_of_a_later_release() -> None:
-    acl = AccessControlEntryRecord(
-        id=A,
-        resource_type=2,
-        resource_name="a",
-        pattern_type=3,
-        principal="User:u",
-        host="*",
-        operation=3,
-        permission_type=3,
-    )
-    with pytest.raises(UnsupportedFormat, match="AccessControlEntryRecord: a later release"):
-        image_after([acl])
+    token = RemoveDelegationTokenRecord(token_id="t")
+    with pytest.raises(UnsupportedFormat, match="RemoveDelegationTokenRecord: a later release"):
+        MetadataImage().apply_entry([token])
+
+
+def test_an_acl_is_known_by_its_id_until_it_is_removed() -> None:
+    acl = Acl(2, "a", 3, "User:u", "*", 3, 3)
+    image = MetadataImage().apply_entry([acl_record(A, acl)])
+    assert (dict(image.acls), dict(image.acl_ids)) == ({A: acl}, {acl: A})
+    for misfit in (
+        acl_record(A, acl._replace(name="b")),
+        acl_record(B, acl),
+        RemoveAccessControlEntryRecord(id=B),
+    ):
+        with pytest.raises(CorruptFile):
+            image.apply_entry([misfit])
+    image = image.apply_entry([RemoveAccessControlEntryRecord(id=A)])
+    assert not image.acls
+    assert not image.acl_ids
 
 
 @given(st.lists(st.integers(0, 6), max_size=12))

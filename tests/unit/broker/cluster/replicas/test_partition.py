@@ -208,7 +208,7 @@ def partition_over(log: object, syncs: Executor) -> Partition:
         cast(UnifiedLog, log),
         0,
         leader_id=1,
-        syncs=syncs,
+        syncs=lambda _: syncs,
         traffic=TopicTraffic(),
     )
 

@@ -13,6 +13,7 @@ import pytest
 
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.records import config_records, topic_records
+from strandline.broker.cluster.replicas import replica_manager
 from strandline.broker.cluster.replicas.partition import LeaderRefusal
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.tiers import LocalTier
@@ -75,7 +76,7 @@ def test_a_change_of_one_topic_looks_at_that_topic_alone(
                 LocalTier({}, lookups=disk),
                 topic_defaults=lambda: dict(defaults),
                 folders=FolderWork(lambda _: disk),
-                syncs=disk,
+                syncs=lambda _: disk,
             )
             first = with_topic("a", partitions=1)
             await replicas.follow(*since_nothing(first))
@@ -270,7 +271,7 @@ def test_a_disk_that_hangs_holds_up_what_is_for_itself_alone(
                 LocalTier({}, lookups=rest),
                 topic_defaults=dict,
                 folders=FolderWork({hanging: first, other: second}.__getitem__),
-                syncs=rest,
+                syncs=lambda _: rest,
             )
             with_t = with_topic("t", partitions=200)
             await replicas.follow(*since_nothing(with_t))
@@ -303,3 +304,63 @@ def test_a_disk_that_hangs_holds_up_what_is_for_itself_alone(
     finally:
         disk.answers.set()
         dirs.close()
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_change_of_the_metadata_does_not_wait_for_a_new_log_on_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_deleted: bool
+) -> None:
+    """It is served once the disk answers, or removed if its topic is deleted meanwhile."""
+    hanging, other = tmp_path / "a", tmp_path / "b"
+    dirs = open_dirs(hanging, other)
+    disk = HangingDisk(hanging, monkeypatch)
+    monkeypatch.setattr(replica_manager, "CREATION_WAIT_S", 0.05)
+    with_t = with_topic("t", partitions=4)
+    t_id = with_t.topics["t"].topic_id
+
+    async def main() -> None:
+        with (
+            ThreadPoolExecutor(1) as first,
+            ThreadPoolExecutor(1) as second,
+            ThreadPoolExecutor(1) as rest,
+        ):
+            replicas = ReplicaManager(
+                dirs,
+                LocalTier({}, lookups=rest),
+                topic_defaults=dict,
+                folders=FolderWork({hanging: first, other: second}.__getitem__),
+                syncs=lambda _: rest,
+            )
+            await replicas.follow(*since_nothing(MetadataImage()))
+            disk.answers.clear()
+            try:
+                await replicas.follow(*since(MetadataImage(), with_t))
+                # Those of the other folder may be late too, on a busy machine.
+                while len(replicas.partitions()) < 2:
+                    await asyncio.sleep(0.002)
+                answers = [replicas.leader(t_id, index) for index in range(4)]
+                refused = LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)
+                assert answers.count(refused) == replicas.unserved_count == 2
+                # It is not a failure that is tried again each minute.
+                assert not replicas.has_uncreated
+                # With what changes next they are not made a second time, here or elsewhere.
+                await replicas.follow(*since(with_t, with_t))
+                assert len(list(other.glob("t-?"))) == 2
+                if is_deleted:
+                    await replicas.follow(*since(with_t, MetadataImage()))
+                    assert replicas.unserved_count == 0
+            finally:
+                disk.answers.set()
+            if is_deleted:
+                while len(list(tmp_path.glob("?/t-*-delete"))) < 4:
+                    await asyncio.sleep(0.002)
+                assert replicas.partitions() == ()
+                assert list(tmp_path.glob("?/t-?")) == []
+            else:
+                await replicas.created([t_id])
+                assert len(replicas.partitions()) == 4
+                assert replicas.unserved_count == 0
+            await replicas.deleted()
+
+    asyncio.run(main())
+    dirs.close()

@@ -50,6 +50,7 @@ def services_over(replicas: object = None) -> Services:
         cold_pace=SimpleNamespace(),
         records=None,
         metadata=None,
+        authorizer=None,
     )
     return cast("Services", found)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -24,14 +25,16 @@ from strandline.broker.server.upkeep.background import (
     LogUpkeep,
     keep_running,
 )
-from strandline.broker.server.workers import Workers
 from strandline.retention.jump_guard import JumpGuard
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.errors import StrandlineError
+from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local.formats.producer_state import ProducerEntry, ProducerState
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.folder_work import FolderWork
+from strandline.storage.local.log_dirs.log_dir import LogDir
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from tests.sim.loop import VirtualClock, run
-from tests.sim.pools import InlinePool
+from tests.sim.pools import InlinePool, JobTime, TimedPool
 from tests.unit.storage.local.builders import fill, open_log
 
 
@@ -56,7 +59,7 @@ def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_seco
             cast(LogDirs, SimpleNamespace(has_failed=False, is_short_of_room=False)),
             controller=cast(Controller, metadata),
             running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
-            workers=cast(Workers, None),
+            folders=FolderWork(lambda _: InlinePool()),
             clock=clock,
             believed_ms=clock.now_ms,
         )
@@ -85,15 +88,16 @@ def test_a_roll_waits_for_no_record_behind_it_unless_flush_messages_is_due(
         log.flush(up_to)
 
     partition = SimpleNamespace(log=SimpleNamespace(local=log), flush=flush)
+    folder = LogDir(log.directory.parent, lock_descriptor=-1)
 
     async def a_minute() -> None:
         clock = VirtualClock()
         upkeep = LogUpkeep(
             cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
-            cast(LogDirs, None),
+            cast(LogDirs, SimpleNamespace(directories=[folder])),
             controller=cast(Controller, None),
             running=cast(RunningConfig, None),
-            workers=cast(Workers, SimpleNamespace(disk=None)),
+            folders=FolderWork(lambda _: InlinePool()),
             clock=clock,
             believed_ms=clock.now_ms,
         )
@@ -106,15 +110,109 @@ def test_a_roll_waits_for_no_record_behind_it_unless_flush_messages_is_due(
     assert log.recovery_point == (30 if flush_messages == 1 else 20)
 
 
+def test_a_folder_that_hangs_delays_no_flush_of_another(tmp_path: Path) -> None:
+    for name in ("hangs", "works"):
+        (tmp_path / name).mkdir()
+    logs = [open_log(tmp_path / name / "t-0") for name in ("hangs", "works")]
+    flushes: list[Path] = []
+
+    def partition_of(local: LocalLog) -> SimpleNamespace:
+        async def flush(up_to: int | None) -> None:
+            folder = local.directory.parent
+            flushes.append(folder)
+            if folder.name == "hangs":
+                await asyncio.sleep(3600)
+            local.flush(up_to)
+
+        return SimpleNamespace(log=SimpleNamespace(local=local), flush=flush)
+
+    folders = [LogDir(one.directory.parent, lock_descriptor=-1) for one in logs]
+    partitions = [partition_of(one) for one in logs]
+
+    async def some_rolls() -> None:
+        clock = VirtualClock()
+        upkeep = LogUpkeep(
+            cast(ReplicaManager, SimpleNamespace(partitions=lambda: partitions)),
+            cast(LogDirs, SimpleNamespace(directories=folders)),
+            controller=cast(Controller, None),
+            running=cast(RunningConfig, None),
+            folders=FolderWork(lambda _: InlinePool()),
+            clock=clock,
+            believed_ms=clock.now_ms,
+        )
+        task = asyncio.ensure_future(upkeep.flush_forever())
+        for _ in range(3):
+            for one in logs:
+                fill(one, 1)
+                one.roll()
+            await asyncio.sleep(5)
+        task.cancel()
+
+    run(some_rolls)
+    # It is not asked again before it has answered.
+    assert [one.name for one in flushes if one.name == "hangs"] == ["hangs"]
+    assert [one.recovery_point for one in logs] == [0, 30]
+
+
+def test_a_folder_that_hangs_while_it_comes_back_delays_no_other() -> None:
+    """It is asked once, and its logs are served when it answers."""
+    hanging, working = (LogDir(Path(name), lock_descriptor=-1) for name in ("hangs", "works"))
+    hanging.failure = working.failure = DiskError("gone")
+    served: list[object] = []
+    asked: list[LogDir] = []
+
+    def revive(within: tuple[LogDir, ...]) -> list[object]:
+        (folder,) = within
+        asked.append(folder)
+        folder.failure = None
+        return [SimpleNamespace(lost_records=False, folder=folder)]
+
+    folders = SimpleNamespace(
+        has_failed=True, is_short_of_room=False, directories=[hanging, working], revive=revive
+    )
+
+    async def a_minute() -> None:
+        clock = VirtualClock()
+        takes_s = {hanging.path: 30.0, working.path: 0.1}
+        pools = {
+            path: TimedPool(1, path.name, partial(_late, seconds))
+            for path, seconds in takes_s.items()
+        }
+        upkeep = LogUpkeep(
+            cast(ReplicaManager, SimpleNamespace(has_uncreated=False, replace_logs=served.extend)),
+            cast(LogDirs, folders),
+            controller=cast(Controller, None),
+            running=cast(RunningConfig, None),
+            folders=FolderWork(pools.__getitem__),
+            clock=clock,
+            believed_ms=clock.now_ms,
+        )
+        task = asyncio.ensure_future(upkeep.revive_folders_forever())
+        await asyncio.sleep(10)
+        assert [one.folder for one in served] == [working]  # type: ignore[attr-defined]
+        await asyncio.sleep(50)
+        assert [one.folder for one in served] == [working, hanging]  # type: ignore[attr-defined]
+        task.cancel()
+
+    run(a_minute)
+    assert asked == [working, hanging]
+
+
+def _late(seconds: float, _name: str) -> JobTime:
+    return JobTime(seconds=seconds, is_late=True)
+
+
 def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_first() -> None:
     """The folder does not count as failed any more: nobody would open its logs a second time."""
     pair = SimpleNamespace(lost_records=True)
-    folders = SimpleNamespace(has_failed=True, is_short_of_room=False)
+    folder = LogDir(Path("a"), lock_descriptor=-1)
+    folder.failure = DiskError("gone")
+    folders = SimpleNamespace(has_failed=True, is_short_of_room=False, directories=[folder])
     changes: list[int] = []
     served: list[object] = []
 
-    def revive() -> list[object]:
-        folders.has_failed = False
+    def revive(_within: object) -> list[object]:
+        folders.has_failed, folder.failure = False, None
         return [pair]
 
     async def raise_leader_epochs(_request: object) -> None:
@@ -131,7 +229,7 @@ def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_firs
             cast(LogDirs, folders),
             controller=cast(Controller, SimpleNamespace(ask=raise_leader_epochs)),
             running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
-            workers=cast(Workers, SimpleNamespace(disk=InlinePool())),
+            folders=FolderWork(lambda _: InlinePool()),
             clock=clock,
             believed_ms=clock.now_ms,
         )
@@ -160,7 +258,7 @@ def producer_upkeep(
         cast(LogDirs, None),
         controller=cast(Controller, None),
         running=cast(RunningConfig, running),
-        workers=cast(Workers, None),
+        folders=FolderWork(lambda _: InlinePool()),
         clock=clock,
         believed_ms=JumpGuard(clock).now_ms,
     )
