@@ -14,21 +14,22 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from bench.tiers.rig import Figure
-from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.controller_messages import (
-    Decision,
-    NewProperties,
+    AllocateProducerIds,
+    ControllerRequest,
+    CreateTopics,
     NewTopic,
-    TopicDefaults,
 )
-from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.config.config_changes import AlterConfigs
 from strandline.broker.config.loading import load_config
+from strandline.broker.protocol.messages.alter_configs import AlterableConfig, AlterConfigsResource
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.server.environment import process_environment
 from strandline.broker.server.parts.metadata import MetadataParts
 from strandline.broker.server.tiered import start_tiered
@@ -42,9 +43,8 @@ SIZES = ((5_000, 1), (5_000, 10), (50_000, 1))
 ENTRIES_MEASURED = 30
 TOPICS_PER_ENTRY = 500
 TIERED = {"remote.storage.enable": "true"}
-DEFAULTS = TopicDefaults(tiering_enabled=True)
 
-Change = Callable[[MetadataImage], Decision[object]]
+Change = ControllerRequest[Any]
 
 
 def run_metadata(folder: Path) -> Iterator[Figure]:
@@ -113,8 +113,7 @@ def _copying(create_logs: Callable[..., list[LocalLog]]) -> Callable[..., list[L
 async def _create(metadata: MetadataParts, topics: int, partitions: int) -> None:
     for first in range(0, topics, TOPICS_PER_ENTRY):
         wanted = [_topic(number, partitions) for number in range(first, first + TOPICS_PER_ENTRY)]
-        create = partial(controller.create_topics, topics=wanted, defaults=DEFAULTS)
-        await metadata.controller.change(create)
+        await metadata.controller.ask(CreateTopics(wanted))
     assert len(metadata.image.topics) == topics
 
 
@@ -129,28 +128,22 @@ def _topic(number: int, partitions: int) -> NewTopic:
 
 def _changes(partitions: int) -> dict[str, Iterator[Change]]:
     return {
-        "producer ids": (partial(controller.allocate_producer_ids, node_id=1) for _ in count()),
+        "producer ids": (AllocateProducerIds(1) for _ in count()),
         "a topic made": (
-            partial(
-                controller.create_topics,
-                topics=[_topic(10**6 + number, partitions)],
-                defaults=DEFAULTS,
-            )
-            for number in range(ENTRIES_MEASURED)
+            CreateTopics([_topic(10**6 + number, partitions)]) for number in range(ENTRIES_MEASURED)
         ),
-        "a topic altered": (
-            partial(
-                controller.set_topic_properties,
-                changes=[
-                    NewProperties(
-                        name="topic.000007", properties={**TIERED, "retention.ms": str(10**9 + n)}
-                    )
-                ],
-                defaults=DEFAULTS,
-            )
-            for n in range(ENTRIES_MEASURED)
-        ),
+        "a topic altered": (_altered(number) for number in range(ENTRIES_MEASURED)),
     }
+
+
+def _altered(number: int) -> AlterConfigs:
+    properties = {**TIERED, "retention.ms": str(10**9 + number)}
+    resource = AlterConfigsResource(
+        resource_type=ConfigResourceType.TOPIC,
+        resource_name="topic.000007",
+        configs=[AlterableConfig(name=name, value=text) for name, text in properties.items()],
+    )
+    return AlterConfigs([resource])
 
 
 async def _cost_ms(metadata: MetadataParts, changes: Iterator[Change]) -> float:
@@ -158,8 +151,9 @@ async def _cost_ms(metadata: MetadataParts, changes: Iterator[Change]) -> float:
     costs_ms = []
     for _, change in zip(range(ENTRIES_MEASURED), changes, strict=False):
         before = metadata.image
+        records = metadata.controller.decide(change).records
         began_s = time.thread_time()
-        decision = await metadata.controller.change(change)
-        before.apply_entry(decision.records)
+        await metadata.controller.ask(change)
+        before.apply_entry(records)
         costs_ms.append(1000 * (time.thread_time() - began_s))
     return statistics.median(costs_ms)

@@ -11,7 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from strandline.broker.cluster.metadata.controller_messages import Decision, Outcome, Refusal
+from strandline.broker.cluster.metadata.controller_messages import (
+    ControllerRequest,
+    Decision,
+    Outcome,
+    Refusal,
+)
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import acl_record
 from strandline.broker.protocol.formats.metadata_records import (
@@ -50,6 +55,18 @@ class AclResult(Outcome):
     @classmethod
     def of(cls, refusal: Refusal) -> AclResult:
         return cls(error_code=refusal.error_code, error_message=refusal.message)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAcls(ControllerRequest[AclResult]):
+    rules: Sequence[Acl]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAcls(ControllerRequest[AclResult]):
+    """Deletes the rules that each filter has found."""
+
+    found: Sequence[Sequence[Acl]]
 
 
 def create(

@@ -12,7 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from strandline.broker.cluster.metadata.controller_messages import Decision, Intent, Refusal
+from strandline.broker.cluster.metadata.controller_messages import (
+    ControllerRequest,
+    Decision,
+    Intent,
+    Refusal,
+)
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import QuotaEntity, quota_records
 from strandline.broker.protocol.formats.metadata_records import MetadataRecord
@@ -38,15 +43,21 @@ NAME_BYTES_MAX = 1024
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f]")
 
 
-def alter(
-    image: MetadataImage, entries: Sequence[AlterQuotaEntry], *, intent: Intent
-) -> Decision[AlterQuotaResult]:
+@dataclass(frozen=True, slots=True)
+class AlterClientQuotas(ControllerRequest[AlterQuotaResult]):
+    """Sets and removes quotas of entities."""
+
+    entries: Sequence[AlterQuotaEntry]
+    intent: Intent = Intent.APPLY
+
+
+def alter(image: MetadataImage, request: AlterClientQuotas) -> Decision[AlterQuotaResult]:
     """Returns one result per entry. A repeated entity is altered the first time only."""
     records: list[MetadataRecord] = []
     results: list[AlterQuotaResult] = []
     seen: set[QuotaEntity] = set()
     entity_count = len(image.client_quotas)
-    for entry in entries:
+    for entry in request.entries:
         try:
             entity = _entity(entry.entity)
             if entity in seen:
@@ -71,7 +82,7 @@ def alter(
             continue
         records += quota_records(entity, present, wanted)
         results.append(AlterQuotaResult(entity=entry.entity))
-    applied = tuple(records) if intent is Intent.APPLY else ()
+    applied = tuple(records) if request.intent is Intent.APPLY else ()
     return Decision(records=applied, results=tuple(results))
 
 

@@ -27,8 +27,10 @@ from strandline.broker.cluster.metadata.metadata_log import MetadataLog
 from strandline.broker.cluster.replicas.read_only_replica import FollowingController
 from strandline.broker.cluster.replicas.tiers import BothTiers
 from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.network.connection import Spawn
 from strandline.broker.server.broker import Started
+from strandline.broker.server.decisions import decisions
 from strandline.broker.server.environment import Environment
 from strandline.broker.server.parts.archive import RemoteTier
 from strandline.broker.server.parts.coordinators import CoordinatorParts
@@ -73,10 +75,15 @@ async def start_read_only(
     await in_worker(workers.metadata, origin.refresh)  # 4
     await in_worker(workers.metadata, metadata_log.load)
     await in_worker(workers.metadata, partial(register, metadata_log, config, storage.log_dirs))
+    running = RunningConfig(config)
     following = FollowingController(
-        origin, metadata_log, node_id=config.node_id, executor=workers.metadata
+        origin,
+        metadata_log,
+        decisions(running),
+        node_id=config.node_id,
+        executor=workers.metadata,
     )
-    metadata = await MetadataParts.make(environment, config, metadata_log, following)
+    metadata = await MetadataParts.make(environment, running, metadata_log, following)
     tier = RemoteTier.open(
         environment,
         storage,

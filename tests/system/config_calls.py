@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from strandline.broker.protocol.messages.describe_configs import (
-    ConfigResourceType,
-)
 from strandline.broker.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
@@ -12,6 +9,7 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResult,
     IncrementalConfig,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from tests.support.wire import WireClient
 
 

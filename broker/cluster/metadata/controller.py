@@ -22,7 +22,6 @@ from strandline.broker.cluster.metadata.controller_messages import (
     Intent,
     NewLevel,
     NewPartitions,
-    NewProperties,
     NewTopic,
     Outcome,
     Refusal,
@@ -57,8 +56,8 @@ from strandline.broker.protocol.formats.metadata_records import (
     PartitionChangeRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
-    ResourceType,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage import entropy
 from strandline.storage.config.log_config import LONG_MAX, LogConfig, check_throttled_replicas
@@ -359,33 +358,13 @@ def _check_partition_count(count: int) -> None:
         )
 
 
-def set_topic_properties(
-    image: MetadataImage,
-    changes: Sequence[NewProperties],
-    *,
-    defaults: TopicDefaults,
-    intent: Intent = Intent.APPLY,
-) -> Decision[TopicResult]:
-    """Returns one result per name, in order; unchanged properties need no record."""
-
-    def set_properties(change: NewProperties) -> tuple[Records, TopicResult]:
-        topic = image.topics.get(change.name)
-        if topic is None:
-            raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        _check_topic_config(change.properties, defaults)
-        _check_tiering_change(topic, change.properties)
-        records = config_records(
-            ResourceType.TOPIC, topic.name, topic.properties, change.properties
-        )
-        return records, TopicResult(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partition_count=topic.partition_count,
-            replication_factor=topic.replication_factor,
-            properties=change.properties,
-        )
-
-    return _decide_each(changes, set_properties, intent)
+def topic_config_records(
+    topic: TopicImage, properties: Mapping[str, str], defaults: TopicDefaults
+) -> list[MetadataRecord]:
+    """Returns the records that replace a topic's properties. Raises Refusal."""
+    _check_topic_config(properties, defaults)
+    _check_tiering_change(topic, properties)
+    return config_records(ConfigResourceType.TOPIC, topic.name, topic.properties, properties)
 
 
 def _check_topic_config(properties: Mapping[str, str], defaults: TopicDefaults) -> None:
@@ -513,7 +492,7 @@ def _level_fault(image: MetadataImage, update: NewLevel) -> str | None:
     return None
 
 
-ItemT = TypeVar("ItemT", NewTopic, NewPartitions, NewProperties)
+ItemT = TypeVar("ItemT", NewTopic, NewPartitions)
 
 
 def _decide_each(

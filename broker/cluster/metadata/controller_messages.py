@@ -1,17 +1,18 @@
 """Requests to the controller and its decisions (plain values).
 
-A `Decision` holds the records that carry it out and one result for each item of the request. Inside
-the controller a fault is raised as a `Refusal`; outside, it is an error code and text in a result.
+A `ControllerRequest` is data: a controller elsewhere could receive it. A `Decision` holds the
+records that carry it out and one result for each item of the request. Inside the controller a fault
+is raised as a `Refusal`; outside, it is an error code and text in a result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from strandline.broker.cluster.metadata.records import Replicas
+from strandline.broker.cluster.metadata.records import NodeId, Replicas
 from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.definition import BOOLEAN, INT, SHORT, key
@@ -70,6 +71,22 @@ class Decision(Generic[ResultT]):
 
     records: tuple[MetadataRecord, ...]
     results: tuple[ResultT, ...]
+
+
+class ControllerRequest(Generic[ResultT]):
+    """What is asked of the controller; the answer has a `ResultT` for each item."""
+
+    __slots__ = ()
+
+
+class Controller(Protocol):
+    """The active controller, wherever it is."""
+
+    async def ask(self, request: ControllerRequest[ResultT]) -> Sequence[ResultT]:
+        """Returns the results of a request, once its changes are durable and in force here.
+
+        Raises StorageError if they cannot be written; their outcome is then unknown.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,14 +155,6 @@ class NewPartitions:
     assignments: tuple[Replicas, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewProperties:
-    """The complete set of properties that a topic has from now on."""
-
-    name: str
-    properties: Mapping[str, str]
-
-
 class FeatureChange(Enum):
     """The kind of a feature update: only a downgrade may lower a level."""
 
@@ -161,6 +170,59 @@ class NewLevel:
     feature: str
     level: int
     change: FeatureChange
+
+
+# --- requests --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopics(ControllerRequest[TopicResult]):
+    """Creates topics, with the controller's defaults."""
+
+    topics: Sequence[NewTopic]
+    intent: Intent = Intent.APPLY
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopics(ControllerRequest[DeleteResult]):
+    references: Sequence[TopicReference]
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitions(ControllerRequest[TopicResult]):
+    topics: Sequence[NewPartitions]
+    intent: Intent = Intent.APPLY
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateFeatures(ControllerRequest[Outcome]):
+    """Sets all levels, or none."""
+
+    updates: Collection[NewLevel]
+    intent: Intent = Intent.APPLY
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateProducerIds(ControllerRequest[range]):
+    """Allocates a block of producer ids for a broker alone (KIP-730)."""
+
+    node_id: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class FinishPurges(ControllerRequest[None]):
+    """Removes the notes of purges that are complete."""
+
+    topic_ids: Collection[TopicId]
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseLeaderEpochs(ControllerRequest[None]):
+    """Raises the epochs of all that a broker leads: it reuses offsets, which readers must notice
+    (KIP-320). Missing folders are created on the way.
+    """
+
+    node_id: NodeId
 
 
 class Refusal(Exception):

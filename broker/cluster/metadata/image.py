@@ -51,11 +51,11 @@ from strandline.broker.protocol.formats.metadata_records import (
     RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
-    ResourceType,
     TopicRecord,
     UnregisterBrokerRecord,
     UserScramCredentialRecord,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.security.acl import Acl
 from strandline.broker.security.scram import ScramCredential
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
@@ -418,22 +418,24 @@ class MetadataDelta:
         """Sets a property of a topic, a broker or a group, or the note of a purge."""
         name = record.resource_name
         try:
-            kind = ResourceType(record.resource_type)
+            kind = ConfigResourceType(record.resource_type)
             if (topic_id := purged_topic_id(record)) is not None:
                 self._note_purge(topic_id, record)
                 return
-            node_id = int(name) if kind is ResourceType.BROKER and name != ALL_BROKERS else None
+            node_id = (
+                int(name) if kind is ConfigResourceType.BROKER and name != ALL_BROKERS else None
+            )
         except ValueError as error:
             raise self._misfit(record, str(error)) from error
-        if kind is ResourceType.TOPIC:
+        if kind is ConfigResourceType.TOPIC:
             topic = self._open
             if topic is None or topic.name != name:
                 self._close_topic()
                 topic = self._open_topic(self._by_name.after.get(name), record)
             topic.properties = _with(topic.properties, record.name, record.value)
-        elif kind is ResourceType.BROKER:
+        elif kind is ConfigResourceType.BROKER:
             _set_one(self.broker_properties, node_id, record.name, record.value)
-        elif kind is ResourceType.GROUP:
+        elif kind is ConfigResourceType.GROUP:
             _set_one(self.group_properties, name, record.name, record.value)
         else:
             raise self._misfit(record, f"properties of a {kind.name} are not known")

@@ -30,7 +30,6 @@ from strandline.broker.protocol.formats.metadata_records import (
     FeatureLevelRecord,
     MetadataRecord,
     ProducerIdsRecord,
-    ResourceType,
     TopicRecord,
     UnknownRecord,
     decode_record,
@@ -38,6 +37,7 @@ from strandline.broker.protocol.formats.metadata_records import (
     record_from_json,
     record_to_json,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.errors import MalformedRequest
 from strandline.storage.errors import CorruptFile, CorruptRecords, UnsupportedFormat
 from strandline.storage.model import Offset
@@ -290,9 +290,9 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
         yield from _topic_records(topic)
     for node_id, properties in image.broker_properties.items():
         name = ALL_BROKERS if node_id is None else str(node_id)
-        yield from config_records(ResourceType.BROKER, name, {}, properties)
+        yield from config_records(ConfigResourceType.BROKER, name, {}, properties)
     for group_id, properties in image.group_properties.items():
-        yield from config_records(ResourceType.GROUP, group_id, {}, properties)
+        yield from config_records(ConfigResourceType.GROUP, group_id, {}, properties)
     for deleted in image.pending_purges.values():
         yield pending_purge_record(deleted)
     for entity, quotas in image.client_quotas.items():
@@ -307,6 +307,6 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
 
 def _topic_records(topic: TopicImage) -> Iterator[MetadataRecord]:
     yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
-    yield from config_records(ResourceType.TOPIC, topic.name, {}, topic.properties)
+    yield from config_records(ConfigResourceType.TOPIC, topic.name, {}, topic.properties)
     for partition in topic.partitions:
         yield partition.record(topic.topic_id)

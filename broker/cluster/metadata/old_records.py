@@ -37,9 +37,9 @@ from strandline.broker.protocol.formats.metadata_records import (
     MetadataRecord,
     PartitionChangeRecord,
     ProducerIdsRecord,
-    ResourceType,
     TopicRecord,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.security.scram import ScramCredential
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
 from strandline.storage.model import TopicId
@@ -84,13 +84,13 @@ def old_snapshot_records(fields: Fields, key: str) -> Iterator[MetadataRecord]:
     )
     for one in fields.objects("broker_configs"):
         yield from config_records(
-            ResourceType.BROKER, _broker_name(one), {}, one.texts_by_name("properties")
+            ConfigResourceType.BROKER, _broker_name(one), {}, one.texts_by_name("properties")
         )
     for one in fields.objects("client_quotas"):
         yield from quota_records(_entity(one), {}, _quotas(one))
     for one in fields.objects("group_configs"):
         yield from config_records(
-            ResourceType.GROUP, one.text("group_id"), {}, one.texts_by_name("properties")
+            ConfigResourceType.GROUP, one.text("group_id"), {}, one.texts_by_name("properties")
         )
     for one in fields.objects("scram_credentials"):
         yield from scram_records(one.text("user"), {}, _credentials(one))
@@ -104,7 +104,9 @@ def _snapshot_topic(fields: Fields, key: str) -> Iterator[MetadataRecord]:
     if not len(rows) == len(replicas) == len(isr) or not rows:
         raise CorruptFile(f"{key}: topic {name} has unequal lists of partitions")
     yield TopicRecord(name=name, topic_id=topic_id)
-    yield from config_records(ResourceType.TOPIC, name, {}, fields.texts_by_name("properties"))
+    yield from config_records(
+        ConfigResourceType.TOPIC, name, {}, fields.texts_by_name("properties")
+    )
     for partition, leader, leader_epoch in rows:
         if not 0 <= partition < len(rows):
             raise CorruptFile(f"{key}: topic {name} leaves out a partition")
@@ -157,7 +159,7 @@ def _partitions_added(fields: Fields, _delta: MetadataDelta) -> list[MetadataRec
 def _topic_configs_set(fields: Fields, delta: MetadataDelta) -> list[MetadataRecord]:
     topic = _topic(fields, delta)
     after = fields.texts_by_name("properties")
-    return config_records(ResourceType.TOPIC, topic.name, topic.properties, after)
+    return config_records(ConfigResourceType.TOPIC, topic.name, topic.properties, after)
 
 
 def _topic_deleted(fields: Fields, delta: MetadataDelta) -> list[MetadataRecord]:
@@ -191,7 +193,7 @@ def _leader_epochs_raised(fields: Fields, delta: MetadataDelta) -> list[Metadata
 def _broker_configs_set(fields: Fields, delta: MetadataDelta) -> list[MetadataRecord]:
     before = delta.broker_properties.after.get(fields.optional_integer("node_id"), {})
     after = fields.texts_by_name("properties")
-    return config_records(ResourceType.BROKER, _broker_name(fields), before, after)
+    return config_records(ConfigResourceType.BROKER, _broker_name(fields), before, after)
 
 
 def _client_quotas_set(fields: Fields, delta: MetadataDelta) -> list[MetadataRecord]:
@@ -202,7 +204,9 @@ def _client_quotas_set(fields: Fields, delta: MetadataDelta) -> list[MetadataRec
 def _group_configs_set(fields: Fields, delta: MetadataDelta) -> list[MetadataRecord]:
     group_id = fields.text("group_id")
     before = delta.group_properties.after.get(group_id, {})
-    return config_records(ResourceType.GROUP, group_id, before, fields.texts_by_name("properties"))
+    return config_records(
+        ConfigResourceType.GROUP, group_id, before, fields.texts_by_name("properties")
+    )
 
 
 def _scram_credentials_set(fields: Fields, delta: MetadataDelta) -> list[MetadataRecord]:

@@ -29,10 +29,10 @@ from strandline.broker.protocol.formats.metadata_records import (
     QuotaEntityPart,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
-    ResourceType,
     TopicRecord,
     UserScramCredentialRecord,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.security.acl import Acl
 from strandline.broker.security.scram import ScramCredential
 from strandline.storage.model import TopicId
@@ -95,7 +95,7 @@ def topic_records(
     """A new topic; `replicas[p]` are the nodes of partition p, its first leader first."""
     return [
         TopicRecord(name=name, topic_id=topic_id),
-        *config_records(ResourceType.TOPIC, name, {}, properties),
+        *config_records(ConfigResourceType.TOPIC, name, {}, properties),
         *partition_records(topic_id, 0, replicas),
     ]
 
@@ -137,7 +137,7 @@ def finished_purge_record(topic_id: TopicId) -> ConfigRecord:
 
 def _purge_record(topic_id: TopicId, value: str | None) -> ConfigRecord:
     return ConfigRecord(
-        resource_type=ResourceType.BROKER,
+        resource_type=ConfigResourceType.BROKER,
         resource_name=ALL_BROKERS,
         name=f"{_PURGE_PREFIX}{topic_id}",
         value=value,
@@ -146,7 +146,10 @@ def _purge_record(topic_id: TopicId, value: str | None) -> ConfigRecord:
 
 def purged_topic_id(record: ConfigRecord) -> TopicId | None:
     """The topic of the note of a purge; None for any other property."""
-    is_note = (record.resource_type, record.resource_name) == (ResourceType.BROKER, ALL_BROKERS)
+    is_note = (record.resource_type, record.resource_name) == (
+        ConfigResourceType.BROKER,
+        ALL_BROKERS,
+    )
     if not is_note or not record.name.startswith(_PURGE_PREFIX):
         return None
     return TopicId(record.name.removeprefix(_PURGE_PREFIX))
@@ -162,7 +165,7 @@ def deleted_topic(topic_id: TopicId, note: str) -> DeletedTopic:
 
 
 def config_records(
-    kind: ResourceType, name: str, before: Mapping[str, str], after: Mapping[str, str]
+    kind: ConfigResourceType, name: str, before: Mapping[str, str], after: Mapping[str, str]
 ) -> list[MetadataRecord]:
     """What changes the properties of a resource from `before` to `after`."""
     return [

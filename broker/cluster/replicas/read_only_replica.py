@@ -13,12 +13,18 @@ changes to groups only: others are refused with POLICY_VIOLATION, which no clien
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 
-from strandline.broker.cluster.metadata.active_controller import ActiveController
-from strandline.broker.cluster.metadata.controller_messages import Decision, Outcome, ResultT
+from strandline.broker.cluster.metadata.active_controller import ActiveController, Decisions
+from strandline.broker.cluster.metadata.controller_messages import (
+    ControllerRequest,
+    CreateTopics,
+    Outcome,
+    RaiseLeaderEpochs,
+    ResultT,
+)
 from strandline.broker.cluster.metadata.image import (
     MetadataDelta,
     MetadataImage,
@@ -29,15 +35,8 @@ from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.tiers import is_tiered
-from strandline.broker.protocol.formats.metadata_records import (
-    ConfigRecord,
-    MetadataRecord,
-    PartitionRecord,
-    TopicRecord,
-)
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import ReadOnlyReplica, StorageError
-from strandline.storage.model import TopicId
 
 REFUSAL = str(ReadOnlyReplica())
 
@@ -58,6 +57,7 @@ class FollowingController(ActiveController):
         self,
         origin: MetadataLog,
         own: MetadataLog,
+        decisions: Decisions,
         *,
         node_id: NodeId,
         executor: Executor,
@@ -69,35 +69,32 @@ class FollowingController(ActiveController):
         # What the image was merged from.
         self._merged = MetadataImage(), MetadataImage()
         merged = self._merge(MetadataImage()).image()
-        super().__init__(MetadataView(merged), own, executor=executor)
+        super().__init__(MetadataView(merged), own, decisions, executor=executor)
 
     @property
     def origin_version(self) -> int:
         """The last entry of the origin's metadata that was read from its mirror."""
         return self._origin.image.version
 
-    async def change(
-        self, decide: Callable[[MetadataImage], Decision[ResultT]]
-    ) -> Decision[ResultT]:
+    async def ask(self, request: ControllerRequest[ResultT]) -> Sequence[ResultT]:
         """Carries out changes to internal topics and refuses all others.
 
-        Raises StorageError if the log of this broker cannot be written.
+        The leader epochs are the origin's: only missing partitions are created. Raises StorageError
+        if the log of this broker cannot be written, or if no result can say that it is refused.
         """
         async with self._changing:
-            decision = decide(self.view.image)
+            if isinstance(request, RaiseLeaderEpochs):
+                await self._take_over_both()
+                return ()
+            decision = self.decide(request)
             if not decision.records:
-                return decision
-            if not _create_internal_topics(decision.records):
-                return _refused(decision)
+                return decision.results
+            if not _creates_internal_topics(request):
+                return tuple(map(_refused, decision.results))
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._executor, self._own.append, decision.records)
             await self._take_over_both()
-            return decision
-
-    async def raise_leader_epochs(self, node_id: NodeId) -> None:
-        """Creates missing partitions. The epochs are the origin's."""
-        async with self._changing:
-            await self._take_over_both()
+            return decision.results
 
     async def refresh(self) -> None:
         """Reads the origin's changes from the bucket. Raises StorageError if it cannot be read."""
@@ -145,34 +142,13 @@ def led_by(topic: TopicImage, node_id: NodeId) -> TopicImage:
     return replace(topic, partitions=tuple(partitions))
 
 
-def _create_internal_topics(records: Iterable[MetadataRecord]) -> bool:
-    """Whether the records create internal topics, and do nothing else."""
-    names: dict[TopicId, str] = {}
-    for record in records:
-        match record:
-            case TopicRecord() if record.name in INTERNAL_TOPICS:
-                names[record.topic_id] = record.name
-            case PartitionRecord() if record.topic_id in names:
-                pass
-            case ConfigRecord() if record.resource_name in names.values():
-                pass
-            case _:
-                return False
-    return True
+def _creates_internal_topics(request: ControllerRequest[ResultT]) -> bool:
+    return isinstance(request, CreateTopics) and all(
+        topic.name in INTERNAL_TOPICS for topic in request.topics
+    )
 
 
-def _refused(decision: Decision[ResultT]) -> Decision[ResultT]:
-    """Returns the decision without records, with every successful result turned into a refusal.
-
-    Raises ReplicaRefuses if there is no result that says so.
-    """
-    if not decision.results:
-        raise ReplicaRefuses(REFUSAL)
-    refused = tuple(_refused_result(result) for result in decision.results)
-    return replace(decision, records=(), results=refused)
-
-
-def _refused_result(result: ResultT) -> ResultT:
+def _refused(result: ResultT) -> ResultT:
     """Raises ReplicaRefuses for a result that carries no error, such as producer ids."""
     if not isinstance(result, Outcome):
         raise ReplicaRefuses(REFUSAL)

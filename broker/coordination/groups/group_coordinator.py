@@ -24,8 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from strandline.broker.cluster.metadata.active_controller import ControllerClient
-from strandline.broker.cluster.metadata.controller_messages import NewTopic
+from strandline.broker.cluster.metadata.controller_messages import Controller, NewTopic
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
@@ -104,7 +103,7 @@ class GroupCoordinator:
         self,
         config: GroupConfig,
         metadata: MetadataView,
-        controller: ControllerClient,
+        controller: Controller,
         replicas: ReplicaManager,
         *,
         node_id: int,

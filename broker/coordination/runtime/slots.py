@@ -26,8 +26,11 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
-from strandline.broker.cluster.metadata.active_controller import ControllerClient
-from strandline.broker.cluster.metadata.controller_messages import NewTopic
+from strandline.broker.cluster.metadata.controller_messages import (
+    Controller,
+    CreateTopics,
+    NewTopic,
+)
 from strandline.broker.cluster.metadata.image import MetadataDelta, TopicImage
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.partition import Partition
@@ -120,7 +123,7 @@ class Slots(Generic[S]):
         new_shard: Callable[[], S],
         decode: DecodeRecords[Any],
         metadata: MetadataView,
-        controller: ControllerClient,
+        controller: Controller,
         replicas: ReplicaManager,
         *,
         node_id: int,
@@ -278,7 +281,7 @@ class Slots(Generic[S]):
 
     async def _create_topic(self) -> None:
         try:
-            (result,) = await self._controller.create_topics([self._topic])
+            (result,) = await self._controller.ask(CreateTopics([self._topic]))
         except StorageError as error:
             self._say_not_created(str(error))
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 
-from strandline.broker.cluster.metadata.active_controller import ControllerClient
+from strandline.broker.cluster.metadata.controller_messages import AllocateProducerIds, Controller
+from strandline.broker.cluster.metadata.records import NodeId
 
 
 class ProducerIds:
     """Owner of the current block of producer ids. Used on the event loop only."""
 
-    def __init__(self, controller: ControllerClient) -> None:
+    def __init__(self, controller: Controller, node_id: NodeId) -> None:
         self._controller = controller
+        self._node_id = node_id
         # Of those that find no id left, one asks for a block.
         self._asking = asyncio.Lock()
         self._next = 0
@@ -26,7 +28,8 @@ class ProducerIds:
         while self._next == self._block_end:
             async with self._asking:
                 if self._next == self._block_end:
-                    block = await self._controller.allocate_producer_ids()
+                    wanted = AllocateProducerIds(self._node_id)
+                    (block,) = await self._controller.ask(wanted)
                     self._next, self._block_end = block.start, block.stop
         taken = self._next
         self._next += 1

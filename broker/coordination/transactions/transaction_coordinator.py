@@ -32,8 +32,7 @@ from dataclasses import dataclass
 from enum import StrEnum, auto
 from typing import TypeVar
 
-from strandline.broker.cluster.metadata.active_controller import ControllerClient
-from strandline.broker.cluster.metadata.controller_messages import NewTopic
+from strandline.broker.cluster.metadata.controller_messages import Controller, NewTopic
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
@@ -105,7 +104,7 @@ class TransactionCoordinator:
         self,
         config: Callable[[], TransactionConfig],
         metadata: MetadataView,
-        controller: ControllerClient,
+        controller: Controller,
         replicas: ReplicaManager,
         markers: LocalMarkers,
         left_open: LeftOpen,
@@ -124,7 +123,7 @@ class TransactionCoordinator:
         self._markers = markers
         self._clock = clock
         self._believed_ms = believed_ms or clock.now_ms
-        self.producer_ids = ProducerIds(controller)
+        self.producer_ids = ProducerIds(controller, node_id)
         self._slots = Slots(
             NewTopic(
                 name=TRANSACTION_TOPIC,

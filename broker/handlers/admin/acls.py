@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Sequence
 
 from strandline.broker.authorization import changes
-from strandline.broker.authorization.changes import AclResult
+from strandline.broker.authorization.changes import AclResult, CreateAcls, DeleteAcls
 from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
@@ -107,10 +107,7 @@ class AclHandlers:
             results = [AclResult.of(DISABLED)] * len(wanted)
         else:
             try:
-                decision = await self._controller.change(
-                    lambda image: changes.create(image, wanted)
-                )
-                results = decision.results
+                results = await self._controller.ask(CreateAcls(wanted))
             except StorageError as error:
                 results = [_failed(error)] * len(wanted)
         return CreateAclsResponse(
@@ -147,10 +144,9 @@ class AclHandlers:
     async def _delete(self, wanted: Sequence[AclFilter]) -> Sequence[AclResult]:
         found = await self._find(wanted)
         try:
-            decision = await self._controller.change(lambda image: changes.delete(image, found))
+            return await self._controller.ask(DeleteAcls(found))
         except StorageError as error:
             return [_failed(error)] * len(wanted)
-        return decision.results
 
     async def _find(self, wanted: Sequence[AclFilter]) -> list[list[Acl]]:
         return await asyncio.get_running_loop().run_in_executor(

@@ -30,8 +30,8 @@ from strandline.broker.protocol.messages.describe_client_quotas import (
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.quotas.changes import (
+    AlterClientQuotas,
     Filter,
-    alter,
     describe,
 )
 from strandline.broker.quotas.table import EntityType
@@ -71,10 +71,7 @@ class ClientQuotaHandlers:
         intent = Intent.VALIDATE if request.validate_only else Intent.APPLY
         results: Sequence[AlterQuotaResult]
         try:
-            decision = await self._controller.change(
-                lambda image: alter(image, request.entries, intent=intent)
-            )
-            results = decision.results
+            results = await self._controller.ask(AlterClientQuotas(request.entries, intent))
         except StorageError as error:
             code = error.kafka_code
             results = [

@@ -28,20 +28,19 @@ from strandline.broker.handlers.admin.logger_configs import describe_loggers
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
 from strandline.broker.protocol.messages.describe_configs import (
-    ConfigResourceType,
     DescribeConfigsEntry,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
-    type_text,
 )
 from strandline.broker.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
     ListedConfigResource,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType, type_text
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.definition import as_read
 

@@ -10,10 +10,15 @@ a request are independent of each other; the changes of one user are atomic.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from strandline.broker.cluster.metadata.controller_messages import Decision, Refusal
+from strandline.broker.cluster.metadata.controller_messages import (
+    ControllerRequest,
+    Decision,
+    Refusal,
+)
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import SCRAM_MECHANISMS, scram_records
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
@@ -72,25 +77,33 @@ class ScramUserHandlers:
         self, request: AlterUserScramCredentialsRequest, _context: RequestContext
     ) -> AlterUserScramCredentialsResponse:
         refuse_flood(len(request.deletions) + len(request.upsertions))
+        results: Sequence[AlteredScramUser]
         try:
-            decision = await self._controller.change(lambda image: alter(image, request))
-            results = decision.results
+            results = await self._controller.ask(
+                AlterScramUsers(request.deletions, request.upsertions)
+            )
         except StorageError as error:
             names = dict.fromkeys(change.name for change in _changes(request))
-            results = tuple(
+            results = [
                 AlteredScramUser(user=name, error_code=error.kafka_code, error_message=str(error))
                 for name in names
-            )
+            ]
         return AlterUserScramCredentialsResponse(results=results)
 
 
-def _changes(request: AlterUserScramCredentialsRequest) -> list[Change]:
+@dataclass(frozen=True, slots=True)
+class AlterScramUsers(ControllerRequest[AlteredScramUser]):
+    """Sets and removes the passwords of users."""
+
+    deletions: Sequence[ScramCredentialDeletion]
+    upsertions: Sequence[ScramCredentialUpsertion]
+
+
+def _changes(request: AlterUserScramCredentialsRequest | AlterScramUsers) -> list[Change]:
     return [*request.deletions, *request.upsertions]
 
 
-def alter(
-    image: MetadataImage, request: AlterUserScramCredentialsRequest
-) -> Decision[AlteredScramUser]:
+def alter(image: MetadataImage, request: AlterScramUsers) -> Decision[AlteredScramUser]:
     """Returns one result per user, in the order of first mention."""
     changes: dict[str, list[Change]] = {}
     for change in _changes(request):

@@ -12,12 +12,15 @@ say because the disk is full, each topic is answered KAFKA_STORAGE_ERROR with th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.controller_messages import (
-    Decision,
+    ControllerRequest,
+    CreatePartitions,
+    CreateTopics,
     DeleteResult,
+    DeleteTopics,
     Intent,
     NewPartitions,
     NewTopic,
@@ -25,7 +28,6 @@ from strandline.broker.cluster.metadata.controller_messages import (
     TopicReference,
     TopicResult,
 )
-from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.config.rows import ConfigRow, describe_topic
 from strandline.broker.handlers.admin.mutation_quota import (
     REFUSED,
@@ -84,14 +86,8 @@ class TopicHandlers:
             [_new_topic(topic) for topic in request.topics],
             lambda topic: 0 if request.validate_only else creation_cost(image, topic, defaults),
         )
-        done = await self._change(
-            lambda image: controller.create_topics(
-                image,
-                topics,
-                defaults=self._services.topic_defaults,
-                intent=_intent(request.validate_only),
-            ),
-            (topic.name for topic in topics),
+        done = await self._ask(
+            CreateTopics(topics, _intent(request.validate_only)), (topic.name for topic in topics)
         )
         await self._services.replicas.created(result.topic_id for result in done)
         results = [*done, *(_throttled(topic.name) for topic in refused)]
@@ -136,12 +132,7 @@ class TopicHandlers:
         )
         done: Sequence[DeleteResult]
         try:
-            decision = await self._controller.change(
-                lambda image: controller.delete_topics(
-                    image, references, defaults=self._services.topic_defaults
-                )
-            )
-            done = decision.results
+            done = await self._controller.ask(DeleteTopics(references))
             await self._services.replicas.deleted(result.topic_id for result in done)
         except StorageError as error:
             code = ErrorCode(error.kafka_code)
@@ -179,12 +170,8 @@ class TopicHandlers:
         topics, refused = admission.split(
             wanted, lambda topic: 0 if request.validate_only else addition_cost(image, topic)
         )
-        done = await self._change(
-            lambda image: controller.create_partitions(
-                image,
-                topics,
-                intent=_intent(request.validate_only),
-            ),
+        done = await self._ask(
+            CreatePartitions(topics, _intent(request.validate_only)),
             (topic.name for topic in topics),
         )
         await self._services.replicas.created(result.topic_id for result in done)
@@ -201,12 +188,12 @@ class TopicHandlers:
             ],
         )
 
-    async def _change(
-        self, decide: Callable[[MetadataImage], Decision[TopicResult]], names: Iterable[str]
+    async def _ask(
+        self, request: ControllerRequest[TopicResult], names: Iterable[str]
     ) -> Sequence[TopicResult]:
         """Returns a result per name; errors if the metadata log could not be written."""
         try:
-            return (await self._controller.change(decide)).results
+            return await self._controller.ask(request)
         except StorageError as error:
             code = ErrorCode(error.kafka_code)
             return [

@@ -12,10 +12,12 @@ is registered.
 
 from __future__ import annotations
 
-from functools import partial
-
-from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.controller_messages import FeatureChange, Intent, NewLevel
+from strandline.broker.cluster.metadata.controller_messages import (
+    FeatureChange,
+    Intent,
+    NewLevel,
+    UpdateFeatures,
+)
 from strandline.broker.cluster.metadata.features import FEATURES
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
@@ -76,12 +78,9 @@ class FeatureHandlers:
         wanted = [_wanted(update) for update in request.feature_updates]
         intent = Intent.VALIDATE if request.validate_only else Intent.APPLY
         try:
-            decision = await self._controller.change(
-                partial(controller.update_features, updates=wanted, intent=intent)
-            )
+            (result,) = await self._controller.ask(UpdateFeatures(wanted, intent))
         except StorageError as error:
             return _refused(ErrorCode(error.kafka_code), str(error))
-        (result,) = decision.results
         if result.error_code is not ErrorCode.NONE:
             return _refused(result.error_code, result.error_message or "")
         if context.api_version >= FIRST_VERSION_WITHOUT_RESULTS:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-from strandline.broker.cluster.metadata.controller_messages import NewTopic
+from strandline.broker.cluster.metadata.controller_messages import CreateTopics, NewTopic
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
 from strandline.broker.config.listeners import Listener
@@ -172,7 +172,7 @@ class MetadataHandlers:
 
     async def _create(self, missing: Sequence[NewTopic]) -> None:
         try:
-            await self._services.controller_client.create_topics(missing)
+            await self._services.controller.ask(CreateTopics(missing))
         except StorageError as error:
             # The answer has UNKNOWN_TOPIC_OR_PARTITION, and the client retries.
             self._quiet_log.say(

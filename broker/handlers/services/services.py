@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from strandline.broker.authorization.authorizer import EVERY_RIGHT, Access, Authorizer
-from strandline.broker.cluster.metadata.active_controller import ActiveController, ControllerClient
-from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
+from strandline.broker.cluster.metadata.controller_messages import Controller, TopicDefaults
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
@@ -26,9 +25,7 @@ class Services:
 
     running: RunningConfig
     metadata: MetadataView
-    # Decides on requests of clients; the other on what the broker itself asks for.
-    controller: ActiveController
-    controller_client: ControllerClient
+    controller: Controller
     replicas: ReplicaManager
     quotas: ClientQuotas
     traffic: RequestTraffic

@@ -15,7 +15,6 @@ import struct
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
 from strandline.broker.protocol.formats.struct_json import Json, from_json, to_json
@@ -50,15 +49,6 @@ _FRAME_VERSION: Final = 1
 
 class UnknownRecord(MalformedRequest):
     """A type or a version of records that only a later Kafka has."""
-
-
-class ResourceType(IntEnum):
-    """What a ConfigRecord is about (ConfigResource.Type)."""
-
-    TOPIC = 2
-    BROKER = 4
-    CLIENT_METRICS = 16
-    GROUP = 32
 
 
 class MetadataRecord(Struct):
@@ -134,7 +124,7 @@ class PartitionRecord(MetadataRecord):
 
 
 class ConfigRecord(MetadataRecord):
-    """One key of a resource; without a value it is unset. The type is one of ResourceType."""
+    """One key of a resource; without a value it is unset. The type is one of ConfigResourceType."""
 
     resource_type: int = wire(int8)
     resource_name: str = wire(string)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
 from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.schema import (
     Request,
     Response,

@@ -48,7 +48,7 @@ class CoordinatorParts(Part):
         groups = GroupCoordinator(
             config.groups,
             image_of,
-            metadata.controller_client,
+            metadata.controller,
             replicas,
             node_id=config.node_id,
             clock=clock,
@@ -60,7 +60,7 @@ class CoordinatorParts(Part):
         transactions = TransactionCoordinator(
             lambda: running.current.transactions,
             image_of,
-            metadata.controller_client,
+            metadata.controller,
             replicas,
             markers,
             LeftOpen(replicas),

@@ -73,7 +73,6 @@ class FrontParts(Part):
             running=running,
             metadata=metadata.metadata,
             controller=metadata.controller,
-            controller_client=metadata.controller_client,
             replicas=logs.replicas,
             quotas=metadata.quotas,
             traffic=traffic,

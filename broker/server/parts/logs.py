@@ -115,7 +115,7 @@ class LogParts(Part):
         upkeep = LogUpkeep(
             replicas,
             storage.log_dirs,
-            controller=metadata.controller_client,
+            controller=metadata.controller,
             running=running,
             folders=storage.folders,
             clock=clock,

@@ -8,7 +8,7 @@ from functools import partial
 from strandline.broker.authorization.authorizer import Authorizer
 from strandline.broker.authorization.denials import DenialLog
 from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.active_controller import ActiveController, ControllerClient
+from strandline.broker.cluster.metadata.active_controller import ActiveController
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.log_reader import is_empty
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
@@ -17,6 +17,7 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.quotas.cold_pace import ColdPace
 from strandline.broker.quotas.quotas import ClientQuotas
+from strandline.broker.server.decisions import decisions
 from strandline.broker.server.environment import Environment
 from strandline.broker.server.parts.part import Part, in_worker
 from strandline.broker.server.parts.storage import StorageParts
@@ -51,33 +52,28 @@ class MetadataParts(Part):
     metadata_log: MetadataLog
     metadata: MetadataView
     controller: ActiveController
-    controller_client: ControllerClient
 
     @classmethod
     async def make(
         cls,
         environment: Environment,
-        config: BrokerConfig,
+        running: RunningConfig,
         metadata_log: MetadataLog,
         active: ActiveController,
         *,
         purges: FinishedPurges | None = None,
     ) -> MetadataParts:
-        """The view of `active` is loaded, and published first to what is made here.
+        """The view of `active` is loaded, and published first to `running` and what is made here.
 
         `purges` are noted in the metadata, if they are this broker's to change.
         """
-        running = RunningConfig(config)
-        quotas = ClientQuotas(environment.clock, config.quota_windows)
+        quotas = ClientQuotas(environment.clock, running.static.quota_windows)
         await active.view.publish_to(running.follow, quotas.follow)
-        authorizer = None
-        if config.authorizer.is_enabled:
+        authorizer, rules = None, running.static.authorizer
+        if rules.is_enabled:
             told = DenialLog(environment.clock)
-            authorizer = Authorizer(config.authorizer, on_denied=told.note)
+            authorizer = Authorizer(rules, on_denied=told.note)
             await active.view.publish_to(authorizer.follow)
-        client = ControllerClient(
-            active, node_id=config.node_id, topic_defaults=lambda: running.current.topics
-        )
         return cls(
             running=running,
             alterations=Alterations(),
@@ -87,8 +83,7 @@ class MetadataParts(Part):
             metadata_log=metadata_log,
             metadata=active.view,
             controller=active,
-            controller_client=client,
-            loops={} if purges is None else {"purges": partial(purges.note_forever, client)},
+            loops={} if purges is None else {"purges": partial(purges.note_forever, active)},
         )
 
     @property
@@ -117,8 +112,9 @@ async def load_own_metadata(
     metadata_log = make_metadata_log(storage, environment.clock, mirror=mirror)
     await in_worker(worker, partial(load_metadata, metadata_log, config, log_dirs, mirror))
     await in_worker(worker, partial(register, metadata_log, config, log_dirs))
-    active = ActiveController(MetadataView(metadata_log.image), metadata_log, executor=worker)
-    return await MetadataParts.make(environment, config, metadata_log, active, purges=purges)
+    running, view = RunningConfig(config), MetadataView(metadata_log.image)
+    active = ActiveController(view, metadata_log, decisions(running), executor=worker)
+    return await MetadataParts.make(environment, running, metadata_log, active, purges=purges)
 
 
 def register(metadata_log: MetadataLog, config: BrokerConfig, log_dirs: LogDirs) -> None:

@@ -18,7 +18,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import islice
 
-from strandline.broker.cluster.metadata.active_controller import ControllerClient
+from strandline.broker.cluster.metadata.controller_messages import (
+    Controller,
+    FinishPurges,
+    RaiseLeaderEpochs,
+)
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.running_config import RunningConfig
@@ -99,7 +103,7 @@ class LogUpkeep:
         replicas: ReplicaManager,
         log_dirs: LogDirs,
         *,
-        controller: ControllerClient,
+        controller: Controller,
         running: RunningConfig,
         folders: FolderWork,
         clock: Clock,
@@ -194,7 +198,7 @@ class LogUpkeep:
             if is_to_create:
                 tried_s = now_s
             if is_to_create or any(pair.lost_records for pair in revived):
-                await self._controller.raise_leader_epochs()
+                await self._controller.ask(RaiseLeaderEpochs(self._running.static.node_id))
             self._replicas.replace_logs(revived)
             if revived:
                 self._on_revived()
@@ -277,11 +281,11 @@ class FinishedPurges:
     def add(self, topic_id: TopicId) -> None:
         self._topic_ids.add(topic_id)
 
-    async def note_forever(self, controller: ControllerClient) -> None:
+    async def note_forever(self, controller: Controller) -> None:
         while True:
             await asyncio.sleep(PURGE_CHECK_S)
             while self._topic_ids:
                 # Together: each change is a file, and an object in the bucket.
                 topic_ids = frozenset(islice(self._topic_ids, PURGES_PER_CHANGE_MAX))
-                await controller.finish_purges(topic_ids)
+                await controller.ask(FinishPurges(topic_ids))
                 self._topic_ids -= topic_ids

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
 from strandline.broker.protocol.messages.incremental_alter_configs import ConfigOperation
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 from tests.system.calls import (

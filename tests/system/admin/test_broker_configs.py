@@ -17,7 +17,6 @@ from confluent_kafka.admin import (
 
 from strandline.broker.protocol.messages.api_versions import ApiVersionsResponse
 from strandline.broker.protocol.messages.describe_configs import (
-    ConfigResourceType,
     DescribeConfigsEntry,
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -31,6 +30,7 @@ from strandline.broker.protocol.messages.describe_topic_partitions import (
 from strandline.broker.protocol.messages.incremental_alter_configs import (
     ConfigOperation,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 from tests.system.calls import KEEP_EVERYTHING, create_topic, software

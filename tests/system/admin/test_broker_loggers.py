@@ -13,7 +13,6 @@ from strandline.broker.protocol.messages.alter_configs import (
     AlterConfigsResponse,
 )
 from strandline.broker.protocol.messages.describe_configs import (
-    ConfigResourceType,
     ConfigSource,
     DescribeConfigsEntry,
     DescribeConfigsRequest,
@@ -27,6 +26,7 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
     IncrementalConfig,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 from tests.system.group_calls import GroupMember, new_group

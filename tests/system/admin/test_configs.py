@@ -25,7 +25,6 @@ from strandline.broker.protocol.messages.alter_configs import (
     AlterConfigsResponse,
 )
 from strandline.broker.protocol.messages.describe_configs import (
-    ConfigResourceType,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
@@ -43,6 +42,7 @@ from strandline.broker.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient
 from tests.system.calls import KEEP_EVERYTHING, MakeTopic, append, batch, create_topic, produce

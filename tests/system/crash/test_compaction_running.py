@@ -10,13 +10,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
 from strandline.broker.protocol.messages.incremental_alter_configs import (
     ConfigOperation,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementalConfig,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.storage.crash_points import (
     CLEAN_AFTER_COMMIT,
     ENVIRONMENT_VARIABLE,

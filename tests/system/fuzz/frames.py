@@ -74,7 +74,6 @@ from strandline.broker.protocol.messages.describe_client_quotas import (
 )
 from strandline.broker.protocol.messages.describe_cluster import DescribeClusterRequest
 from strandline.broker.protocol.messages.describe_configs import (
-    ConfigResourceType,
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
@@ -177,6 +176,7 @@ from strandline.broker.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 from strandline.broker.protocol.schema.api import SPECS
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.schema import Request
 from tests.system.calls import (
     batch,

@@ -18,7 +18,6 @@ from strandline.broker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 from strandline.broker.protocol.messages.describe_configs import (
-    ConfigResourceType,
     DescribeConfigsEntry,
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -35,6 +34,7 @@ from strandline.broker.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.wire import WireClient

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
-from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
 from strandline.broker.protocol.messages.end_txn import EndTxnResponse
 from strandline.broker.protocol.messages.incremental_alter_configs import ConfigOperation
 from strandline.broker.protocol.messages.produce import ProduceResponse
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from tests.support.broker import REPOSITORY, BrokerProcess, eventually
 from tests.support.wire import WireClient
 from tests.system.calls import (

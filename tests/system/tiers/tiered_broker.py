@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
 from strandline.broker.protocol.messages.incremental_alter_configs import (
     ConfigOperation,
     IncrementalAlterConfigsRequest,
@@ -22,6 +21,7 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
     IncrementalConfig,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.storage.crash_points import ENVIRONMENT_VARIABLE
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.keys import (

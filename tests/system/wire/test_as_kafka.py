@@ -22,7 +22,6 @@ from strandline.broker.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from strandline.broker.protocol.messages.describe_configs import (
-    ConfigResourceType,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
@@ -39,6 +38,7 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
     IncrementalConfig,
 )
 from strandline.broker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 from tests.system.group_calls import GroupMember, new_group

@@ -19,7 +19,6 @@ from strandline.broker.protocol.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from strandline.broker.protocol.messages.describe_configs import (
-    ConfigResourceType,
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
@@ -53,6 +52,7 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.schema import Request
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient

@@ -18,7 +18,6 @@ from strandline.broker.protocol.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 from strandline.broker.protocol.messages.describe_configs import (
-    ConfigResourceType,
     ConfigSource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -43,6 +42,7 @@ from strandline.broker.protocol.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.schema import Request
 from strandline.storage.model import ZERO_TOPIC_ID
 from tests.support.broker import BrokerProcess

@@ -16,7 +16,6 @@ from strandline.broker.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
 )
 from strandline.broker.protocol.messages.describe_configs import (
-    ConfigResourceType,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
@@ -38,6 +37,7 @@ from strandline.broker.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchResponse,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 from tests.system.calls import (

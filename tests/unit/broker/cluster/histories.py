@@ -31,8 +31,8 @@ from strandline.broker.protocol.formats.metadata_records import (
     MetadataRecord,
     ProducerIdsRecord,
     RemoveAccessControlEntryRecord,
-    ResourceType,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.security.acl import Acl
 from strandline.broker.security.scram import ScramCredential
 from tests.unit.broker.cluster.controlled import registered
@@ -92,7 +92,7 @@ def _broker_configs(image: MetadataImage, pick: int) -> Sequence[MetadataRecord]
     name = ALL_BROKERS if node_id is None else str(node_id)
     after = _or_nothing(pick // 3, **{"max.connections": str(1 + pick)})
     return config_records(
-        ResourceType.BROKER, name, image.broker_properties.get(node_id, {}), after
+        ConfigResourceType.BROKER, name, image.broker_properties.get(node_id, {}), after
     )
 
 
@@ -105,7 +105,9 @@ def _quotas(image: MetadataImage, pick: int) -> Sequence[MetadataRecord]:
 def _group_configs(image: MetadataImage, pick: int) -> Sequence[MetadataRecord]:
     group_id = "gh"[pick % 2]
     before = image.group_properties.get(group_id, {})
-    return config_records(ResourceType.GROUP, group_id, before, _or_nothing(pick, x=str(pick)))
+    return config_records(
+        ConfigResourceType.GROUP, group_id, before, _or_nothing(pick, x=str(pick))
+    )
 
 
 def _credentials(image: MetadataImage, pick: int) -> Sequence[MetadataRecord]:
@@ -134,7 +136,7 @@ def _topic_configs(topic: TopicImage, pick: int) -> Sequence[MetadataRecord]:
         # Whether its archive is purged by now, only the bucket knows.
         after = {key: value for key, value in after.items() if key != REMOTE_ENABLED}
         after[DELETE_ON_DISABLE] = "true"
-    return config_records(ResourceType.TOPIC, topic.name, topic.properties, after)
+    return config_records(ConfigResourceType.TOPIC, topic.name, topic.properties, after)
 
 
 def _raised(topic: TopicImage, pick: int) -> Sequence[MetadataRecord]:

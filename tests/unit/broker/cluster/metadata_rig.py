@@ -19,8 +19,8 @@ from strandline.broker.protocol.formats.metadata_records import (
     PartitionChangeRecord,
     ProducerIdsRecord,
     RemoveTopicRecord,
-    ResourceType,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.storage.remote.object_store.interface import ObjectStore
 from tests.support.memory_store import MemoryStore
 from tests.unit.broker.cluster.controlled import registered
@@ -66,7 +66,7 @@ def history() -> Iterator[list[MetadataRecord]]:
     yield [*created(0), *created(1)]
     yield [registered()]
     yield partition_records(uuid.UUID(int=1), 2, ((1, 2),))
-    yield config_records(ResourceType.TOPIC, "t1", {"retention.ms": "1"}, {"segment.ms": "9"})
+    yield config_records(ConfigResourceType.TOPIC, "t1", {"retention.ms": "1"}, {"segment.ms": "9"})
     yield [RemoveTopicRecord(topic_id=uuid.UUID(int=1))]
     yield producer_ids(1000)
     for number in range(2, 8):

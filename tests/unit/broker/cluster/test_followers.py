@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from hypothesis import example, given, settings
 
-from strandline.broker.authorization import changes
+from strandline.broker.authorization.changes import CreateAcls
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.replicas.read_only_replica import FollowingController
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
@@ -22,6 +22,7 @@ from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.quotas.quotas import ClientQuotas, QuotaWindows
 from strandline.broker.security.acl import Acl
+from strandline.broker.server.decisions import decisions
 from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
@@ -166,7 +167,7 @@ def test_a_read_only_replica_has_the_same_image(picks: list) -> None:  # type: i
         with ThreadPoolExecutor(1) as executor:
             writer, origin = opened(store), opened(store)
             replica = FollowingController(
-                origin, opened(MemoryStore()), node_id=7, executor=executor
+                origin, opened(MemoryStore()), {}, node_id=7, executor=executor
             )
             image = MetadataImage()
 
@@ -184,7 +185,7 @@ def test_a_read_only_replica_has_the_same_image(picks: list) -> None:  # type: i
             await replica.refresh()
             assert image is replica.view.image
             again = FollowingController(
-                opened(store), opened(MemoryStore()), node_id=7, executor=executor
+                opened(store), opened(MemoryStore()), {}, node_id=7, executor=executor
             )
             assert again.view.image == image
             return image
@@ -196,15 +197,19 @@ def test_a_read_only_replica_has_the_same_image(picks: list) -> None:  # type: i
 
 
 def test_a_read_only_replica_refuses_changes_of_rules() -> None:
-    made = changes.create(MetadataImage(), [Acl(2, "t", 3, "User:a", "*", 3, 3)])
+    rule = Acl(2, "t", 3, "User:a", "*", 3, 3)
 
     async def main() -> None:
         with ThreadPoolExecutor(1) as executor:
             replica = FollowingController(
-                opened(MemoryStore()), opened(MemoryStore()), node_id=7, executor=executor
+                opened(MemoryStore()),
+                opened(MemoryStore()),
+                decisions(RunningConfig(load_config())),
+                node_id=7,
+                executor=executor,
             )
-            answer = await replica.change(lambda _: made)
-            assert not answer.records
-            assert [one.error_code for one in answer.results] == [ErrorCode.POLICY_VIOLATION]
+            results = await replica.ask(CreateAcls([rule]))
+            assert [one.error_code for one in results] == [ErrorCode.POLICY_VIOLATION]
+            assert not replica.view.image.acls
 
     asyncio.run(main())

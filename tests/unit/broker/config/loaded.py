@@ -7,7 +7,7 @@ from strandline.broker.cluster.metadata.records import ALL_BROKERS, config_recor
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import RunningConfig
-from strandline.broker.protocol.formats.metadata_records import ResourceType
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 
 
 def load(*overrides: str) -> BrokerConfig:
@@ -19,9 +19,9 @@ def altered(own: dict[str, str], cluster_wide: dict[str, str], *overrides: str) 
     running = RunningConfig(load(*overrides))
     image = MetadataImage().apply_entry(
         [
-            *config_records(ResourceType.BROKER, "1", {}, own),
-            *config_records(ResourceType.BROKER, ALL_BROKERS, {}, cluster_wide),
-            *config_records(ResourceType.BROKER, "2", {}, {"max.connections": "2"}),
+            *config_records(ConfigResourceType.BROKER, "1", {}, own),
+            *config_records(ConfigResourceType.BROKER, ALL_BROKERS, {}, cluster_wide),
+            *config_records(ConfigResourceType.BROKER, "2", {}, {"max.connections": "2"}),
         ]
     )
     running.follow(MetadataDelta(MetadataImage(), image), image)

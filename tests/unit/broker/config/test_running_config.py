@@ -12,7 +12,7 @@ from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import config_records, topic_records
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import check_broker_change
-from strandline.broker.protocol.formats.metadata_records import ResourceType
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LogConfig
 from tests.unit.broker.cluster.controlled import since
@@ -23,7 +23,7 @@ from tests.unit.broker.config.loaded import altered
 
 def test_what_is_taken_back_leaves_what_the_broker_was_started_with() -> None:
     running = altered({"max.connections": "7"}, {}, "max.connections=9")
-    stored = config_records(ResourceType.BROKER, "1", {}, {"max.connections": "7"})
+    stored = config_records(ConfigResourceType.BROKER, "1", {}, {"max.connections": "7"})
     running.follow(*since(MetadataImage().apply_entry(stored), MetadataImage()))
     assert running.current.network.connections_max == 9
     assert dict(running.current.given) == {"max.connections": "9"}

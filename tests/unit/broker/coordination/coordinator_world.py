@@ -11,16 +11,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from strandline.broker.cluster.metadata import controller
-from strandline.broker.cluster.metadata.controller_messages import (
-    NewTopic,
-    TopicDefaults,
-    TopicResult,
-)
+from strandline.broker.cluster.metadata.controller_messages import ControllerRequest, ResultT
 from strandline.broker.cluster.metadata.features import first_levels
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.cluster.replicas.partition import HighWatermarkWaiter
+from strandline.broker.config.loading import load_config
+from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault, GroupRules
 from strandline.broker.coordination.model.consumer_messages import ConsumerRules
@@ -32,6 +29,7 @@ from strandline.broker.coordination.transactions.transaction_coordinator import 
 from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.server.decisions import decisions
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.model import Isolation, TopicPartition
@@ -52,6 +50,9 @@ CONFIG = GroupConfig(
     offsets_retention_check_interval_ms=60_000,
     offset_metadata_length_max=100,
 )
+
+
+DECISIONS = decisions(RunningConfig(load_config()))
 
 
 class MemoryPartition:
@@ -136,15 +137,11 @@ class World:
     clock: VirtualClock = field(default_factory=VirtualClock)
     executor: InlinePool = field(default_factory=InlinePool)
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> Sequence[TopicResult]:
-        decision = controller.create_topics(self.image, topics, defaults=TopicDefaults())
-        self.image = self.image.apply_entry(decision.records)
+    async def ask(self, request: ControllerRequest[ResultT]) -> Sequence[ResultT]:
+        decision = DECISIONS[type(request)](self.image, request)
+        if decision.records:
+            self.image = self.image.apply_entry(decision.records)
         return decision.results
-
-    async def allocate_producer_ids(self) -> range:
-        decision = controller.allocate_producer_ids(self.image, 1)
-        self.image = self.image.apply_entry(decision.records)
-        return decision.results[0]
 
     def publish(self, coordinator: GroupCoordinator, *records: MetadataRecord) -> None:
         """Changes the metadata, which that coordinator follows."""

@@ -13,15 +13,16 @@ from strandline.broker.cluster.metadata.records import (
     config_records,
     quota_records,
 )
-from strandline.broker.protocol.formats.metadata_records import ResourceType
 from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterQuotaEntry,
     AlterQuotaResult,
     EntityData,
     QuotaOperation,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.quotas.changes import (
+    AlterClientQuotas,
     Filter,
     alter,
     describe,
@@ -42,7 +43,7 @@ def alteration(names: dict[str, str | None], **values: float | None) -> AlterQuo
 def outcome(
     image: MetadataImage, *entries: AlterQuotaEntry, intent: Intent = Intent.APPLY
 ) -> tuple[MetadataImage, tuple[AlterQuotaResult, ...]]:
-    decision = alter(image, entries, intent=intent)
+    decision = alter(image, AlterClientQuotas(entries, intent))
     after = image.apply_entry(decision.records) if decision.records else image
     return after, decision.results
 
@@ -190,8 +191,8 @@ def test_quotas_and_altered_keys_are_in_snapshots() -> None:
             *quota_records(
                 QuotaEntity.of({"user": "", "client-id": "a"}), {}, {"request_percentage": 0.1}
             ),
-            *config_records(ResourceType.BROKER, ALL_BROKERS, {}, {"max.connections": "7"}),
-            *config_records(ResourceType.BROKER, "3", {}, {"log.retention.ms": "8"}),
+            *config_records(ConfigResourceType.BROKER, ALL_BROKERS, {}, {"max.connections": "7"}),
+            *config_records(ConfigResourceType.BROKER, "3", {}, {"log.retention.ms": "8"}),
         ]
     )
     key = metadata_snapshot_key(1)

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import NamedTuple
 
 import pytest
 
-from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.active_controller import ActiveController
-from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicDefaults
+from strandline.broker.cluster.metadata.controller_messages import CreateTopics, NewTopic
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.view import MetadataView
+from strandline.broker.config.loading import load_config
+from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.server.decisions import decisions
 from strandline.storage.errors import DiskError
 from strandline.storage.remote.object_store.interface import ObjectStore
 from tests.support.memory_store import MemoryStore
 from tests.unit.broker.cluster.controlled import registered
 from tests.unit.broker.cluster.metadata_rig import opened
+
+DECISIONS = decisions(RunningConfig(load_config()))
 
 
 class Names:
@@ -40,12 +43,8 @@ class Names:
         assert self.names == set(image.topics)
 
 
-def create(name: str) -> Callable[[MetadataImage], controller.Decision[controller.TopicResult]]:
-    return partial(
-        controller.create_topics,
-        topics=[NewTopic(name=name, partition_count=1, replication_factor=1)],
-        defaults=TopicDefaults(),
-    )
+def create(name: str) -> CreateTopics:
+    return CreateTopics([NewTopic(name=name, partition_count=1, replication_factor=1)])
 
 
 class Made(NamedTuple):
@@ -68,7 +67,7 @@ def play(
                 if not log.image.brokers:
                     log.append([registered()])
                 view = MetadataView(log.image)
-                return Made(view, ActiveController(view, log, executor=executor))
+                return Made(view, ActiveController(view, log, DECISIONS, executor=executor))
 
             async with asyncio.timeout(60):
                 await scenario(begin)
@@ -79,11 +78,11 @@ def play(
 def test_a_follower_gets_all_that_there_is_and_then_what_changes() -> None:
     async def scenario(begin: Callable[[], Made]) -> None:
         metadata, first, second = begin(), Names(), Names()
-        await metadata.active.change(create("a"))
+        await metadata.active.ask(create("a"))
         await metadata.view.publish_to(first.follow)
-        await metadata.active.change(create("b"))
+        await metadata.active.ask(create("b"))
         await metadata.view.publish_to(second.follow)
-        await metadata.active.change(create("c"))
+        await metadata.active.ask(create("c"))
         assert first.told == [{"a"}, {"b"}, {"c"}]
         assert second.told == [{"a", "b"}, {"c"}]
 
@@ -96,12 +95,12 @@ def test_a_follower_that_failed_gets_the_same_changes_with_the_next_ones() -> No
         await metadata.view.publish_to(before.follow, failing.follow)
         failing.failure = DiskError("full")
         with pytest.raises(DiskError):
-            await metadata.active.change(create("a"))
+            await metadata.active.ask(create("a"))
         failing.failure = None
-        await metadata.active.change(create("b"))
+        await metadata.active.ask(create("b"))
         assert failing.told == [set(), {"a", "b"}]
         assert before.told == [set(), {"a"}, {"a", "b"}]
-        await metadata.active.change(create("c"))
+        await metadata.active.ask(create("c"))
         assert failing.told[-1] == {"c"}
 
     play(scenario)
@@ -111,9 +110,9 @@ def test_what_another_broker_changed_first_is_followed_although_nothing_is_left_
     async def scenario(begin: Callable[[], Made]) -> None:
         late, quick, names = begin(), begin(), Names()
         await late.view.publish_to(names.follow)
-        await quick.active.change(create("a"))
-        decision = await late.active.change(create("a"))
-        assert [r.error_code for r in decision.results] == [ErrorCode.TOPIC_ALREADY_EXISTS]
+        await quick.active.ask(create("a"))
+        results = await late.active.ask(create("a"))
+        assert [r.error_code for r in results] == [ErrorCode.TOPIC_ALREADY_EXISTS]
         assert names.names == {"a"}
 
     play(scenario)
@@ -126,9 +125,9 @@ def test_what_an_append_of_unknown_outcome_changed_is_followed_with_the_next_cha
         metadata, names = begin(), Names()
         await metadata.view.publish_to(names.follow)
         other = begin()
-        await other.active.change(create("a"))
+        await other.active.ask(create("a"))
         metadata.active._unsure = True
-        await metadata.active.change(create("b"))
+        await metadata.active.ask(create("b"))
         assert names.told == [set(), {"a"}, {"b"}]
 
     play(scenario, store)
@@ -139,8 +138,8 @@ def test_one_entry_is_in_flight_and_who_comes_meanwhile_decides_on_the_image_aft
         metadata = begin()
         version = metadata.view.image.version
         names = [f"t{number % 5}" for number in range(10)]
-        decisions = await asyncio.gather(*(metadata.active.change(create(name)) for name in names))
-        codes = [result.error_code for decision in decisions for result in decision.results]
+        answers = await asyncio.gather(*(metadata.active.ask(create(name)) for name in names))
+        codes = [result.error_code for answer in answers for result in answer]
         assert codes == [ErrorCode.NONE] * 5 + [ErrorCode.TOPIC_ALREADY_EXISTS] * 5
         assert metadata.view.image.version == version + 5
 

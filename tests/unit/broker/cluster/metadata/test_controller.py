@@ -10,8 +10,8 @@ from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.controller_messages import (
     Intent,
     NewPartitions,
-    NewProperties,
     NewTopic,
+    Refusal,
     TopicDefaults,
     TopicReference,
 )
@@ -317,45 +317,28 @@ def test_partitions_of_a_topic_named_twice_or_only_validated_stay_as_they_are() 
 
 def test_properties_are_replaced_as_a_whole_and_only_if_they_differ() -> None:
     image = with_topic("a", retention_ms="5")
-    same = controller.set_topic_properties(
-        image, [NewProperties(name="a", properties={"retention.ms": "5"})], defaults=DEFAULTS
-    )
-    assert (same.records, same.results[0].error_code) == ((), ErrorCode.NONE)
-    changed = controller.set_topic_properties(
-        image, [NewProperties(name="a", properties={"segment.ms": "7"})], defaults=DEFAULTS
-    )
-    assert dict(image.apply_entry(changed.records).topics["a"].properties) == {"segment.ms": "7"}
+    topic = image.topics["a"]
+    assert controller.topic_config_records(topic, {"retention.ms": "5"}, DEFAULTS) == []
+    changed = controller.topic_config_records(topic, {"segment.ms": "7"}, DEFAULTS)
+    assert dict(image.apply_entry(changed).topics["a"].properties) == {"segment.ms": "7"}
 
 
 def test_turning_tiering_off_must_say_what_becomes_of_the_data() -> None:
-    image = with_topic("a", remote_storage_enable="true")
+    topic = with_topic("a", remote_storage_enable="true").topics["a"]
 
     def change(**properties: str) -> ErrorCode:
         texts = {key.replace("_", "."): text for key, text in properties.items()}
-        decision = controller.set_topic_properties(
-            image, [NewProperties(name="a", properties=texts)], defaults=TIERED
-        )
-        return decision.results[0].error_code
+        try:
+            controller.topic_config_records(topic, texts, TIERED)
+        except Refusal as refusal:
+            return refusal.error_code
+        return ErrorCode.NONE
 
     assert change() == ErrorCode.INVALID_CONFIG
     assert change(remote_storage_enable="false") == ErrorCode.INVALID_CONFIG
     assert change(remote_log_delete_on_disable="true") == ErrorCode.NONE
     assert change(remote_storage_enable="true", remote_log_copy_disable="true") == ErrorCode.NONE
-
-
-def test_bad_properties_and_unknown_topics_are_refused() -> None:
-    decision = controller.set_topic_properties(
-        with_topic("a"),
-        [
-            NewProperties(name="a", properties={"retention.ms": "x"}),
-            NewProperties(name="b", properties={}),
-            NewProperties(name="c", properties={}),
-            NewProperties(name="c", properties={}),
-        ],
-        defaults=DEFAULTS,
-    )
-    assert decision.records == ()
-    assert [result.error_code for result in decision.results] == [40, 3, 42]
+    assert change(retention_ms="x") == ErrorCode.INVALID_CONFIG
 
 
 # --- brokers and producers ---------------------------------------------------------------------

@@ -15,7 +15,8 @@ from strandline.broker.cluster.metadata.log_format import decode_snapshot, encod
 from strandline.broker.cluster.metadata.records import config_records, topic_records
 from strandline.broker.cluster.metadata.section import TOP_MAX, SectionDelta
 from strandline.broker.cluster.metadata.topic_names import collision_key
-from strandline.broker.protocol.formats.metadata_records import RemoveTopicRecord, ResourceType
+from strandline.broker.protocol.formats.metadata_records import RemoveTopicRecord
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from tests.unit.broker.cluster.controlled import registered
 from tests.unit.broker.cluster.histories import (
     FIRST,
@@ -174,7 +175,7 @@ def test_a_topic_that_comes_and_goes_within_a_delta_does_not_appear_in_it() -> N
     delta = replayed(
         MetadataImage(),
         created("a", A),
-        tuple(config_records(ResourceType.TOPIC, "a", {}, {"x": "y"})),
+        tuple(config_records(ConfigResourceType.TOPIC, "a", {}, {"x": "y"})),
         (RemoveTopicRecord(topic_id=A),),
     )
     assert not delta.topics

@@ -40,10 +40,10 @@ from strandline.broker.protocol.formats.metadata_records import (
     RemoveDelegationTokenRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
-    ResourceType,
     TopicRecord,
     UnregisterBrokerRecord,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.security.acl import Acl
 from strandline.broker.security.scram import ScramCredential
 from strandline.storage.errors import CorruptFile, UnsupportedFormat
@@ -161,17 +161,19 @@ def test_a_partition_record_replaces_the_state_of_a_partition_that_exists() -> N
 
 
 def test_properties_are_set_and_unset_one_by_one() -> None:
-    changes = config_records(ResourceType.TOPIC, "a", {"x": "1", "y": "2"}, {"y": "3", "z": "4"})
+    changes = config_records(
+        ConfigResourceType.TOPIC, "a", {"x": "1", "y": "2"}, {"y": "3", "z": "4"}
+    )
     assert len(changes) == 3
     image = image_after(created(x="1", y="2"), changes)
     assert dict(image.topics["a"].properties) == {"y": "3", "z": "4"}
-    own = config_records(ResourceType.BROKER, "7", {}, {"k": "v"})
-    all_of_them = config_records(ResourceType.BROKER, ALL_BROKERS, {}, {"k": "w"})
-    group = config_records(ResourceType.GROUP, "g", {}, {"k": "x"})
+    own = config_records(ConfigResourceType.BROKER, "7", {}, {"k": "v"})
+    all_of_them = config_records(ConfigResourceType.BROKER, ALL_BROKERS, {}, {"k": "w"})
+    group = config_records(ConfigResourceType.GROUP, "g", {}, {"k": "x"})
     image = image_after([*own, *all_of_them, *group])
     assert dict(image.broker_properties) == {7: {"k": "v"}, None: {"k": "w"}}
     assert dict(image.group_properties) == {"g": {"k": "x"}}
-    gone = config_records(ResourceType.BROKER, "7", {"k": "v"}, {})
+    gone = config_records(ConfigResourceType.BROKER, "7", {"k": "v"}, {})
     assert dict(image.apply_entry(gone).broker_properties) == {None: {"k": "w"}}
 
 
@@ -235,8 +237,8 @@ def test_a_broker_registers_changes_and_leaves() -> None:
         (created(), partition_records(A, 3, ((1,),))),
         (created(), elected(2)),
         (elected(),),
-        (config_records(ResourceType.TOPIC, "a", {}, {"x": "y"}),),
-        (config_records(ResourceType.BROKER, "x", {}, {"x": "y"}),),
+        (config_records(ConfigResourceType.TOPIC, "a", {}, {"x": "y"}),),
+        (config_records(ConfigResourceType.BROKER, "x", {}, {"x": "y"}),),
         ([ConfigRecord(resource_type=99, resource_name="", name="x", value="y")],),
         ([RemoveTopicRecord(topic_id=A)],),
         (created(), [RemoveTopicRecord(topic_id=A)], [RemoveTopicRecord(topic_id=A)]),
@@ -301,7 +303,7 @@ def test_replaying_at_once_one_by_one_and_from_a_snapshot_give_the_same_image(
             records = [level, registered(number)]
         else:
             name = known[0].name
-            records = config_records(ResourceType.TOPIC, name, {}, {"n": str(number)})
+            records = config_records(ConfigResourceType.TOPIC, name, {}, {"n": str(number)})
         entries.append(records)
         image = image.apply_entry(records)
     assert image_after(*entries) == image

@@ -24,10 +24,10 @@ from strandline.broker.protocol.formats.metadata_records import (
     PartitionRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
-    ResourceType,
     TopicRecord,
     UserScramCredentialRecord,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.security.scram import ScramCredential
 
 TOPIC_ID = uuid.UUID(int=7)
@@ -46,12 +46,12 @@ def test_a_topic_is_named_before_its_properties_and_partitions() -> None:
 
 def test_only_keys_that_differ_have_a_record() -> None:
     before, after = {"same": "1", "gone": "2", "other": "3"}, {"same": "1", "other": "4"}
-    records = config_records(ResourceType.GROUP, "g", before, after)
+    records = config_records(ConfigResourceType.GROUP, "g", before, after)
     assert records == [
         ConfigRecord(resource_type=32, resource_name="g", name="other", value="4"),
         ConfigRecord(resource_type=32, resource_name="g", name="gone", value=None),
     ]
-    assert config_records(ResourceType.GROUP, "g", after, after) == []
+    assert config_records(ConfigResourceType.GROUP, "g", after, after) == []
 
 
 def test_the_default_of_a_type_of_quotas_has_no_name() -> None:

@@ -17,7 +17,7 @@ from strandline.broker.cluster.replicas import replica_manager
 from strandline.broker.cluster.replicas.partition import LeaderRefusal
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.tiers import LocalTier
-from strandline.broker.protocol.formats.metadata_records import ResourceType
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage import files
 from strandline.storage.concurrency import turns
@@ -85,7 +85,7 @@ def test_a_change_of_one_topic_looks_at_that_topic_alone(
             await replicas.follow(*since(first, second))
             assert asked == ["b"]
             image = second.apply_entry(
-                config_records(ResourceType.TOPIC, "b", {}, {"retention.ms": "7"})
+                config_records(ConfigResourceType.TOPIC, "b", {}, {"retention.ms": "7"})
             )
             await replicas.follow(*since(second, image))
             assert asked == ["b", "b"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from strandline.broker.cluster.metadata.controller_messages import NewTopic, TopicResult
+from strandline.broker.cluster.metadata.controller_messages import ControllerRequest, ResultT
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.model.offset_messages import OffsetRecord
 from strandline.broker.coordination.records.offset_records import encode_records
@@ -63,10 +63,10 @@ class SlowWorld(World):
 
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def create_topics(self, topics: Sequence[NewTopic]) -> Sequence[TopicResult]:
+    async def ask(self, request: ControllerRequest[ResultT]) -> Sequence[ResultT]:
         async with self.changing:
             before = self.image
-            results = await super().create_topics(topics)
+            results = await super().ask(request)
             if self.image.version > before.version and self.image.topics != before.topics:
                 following, self.partitions = self.partitions, {}
                 await asyncio.sleep(0)

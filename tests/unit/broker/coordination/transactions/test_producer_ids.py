@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from strandline.broker.cluster.metadata.active_controller import (
-    ActiveController,
-    ControllerClient,
-)
-from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
+from strandline.broker.cluster.metadata.active_controller import ActiveController
 from strandline.broker.cluster.metadata.view import MetadataView
+from strandline.broker.config.loading import load_config
+from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.coordination.transactions.producer_ids import ProducerIds
+from strandline.broker.server.decisions import decisions
 from tests.support.memory_store import MemoryStore
 from tests.unit.broker.cluster.controlled import registered
 from tests.unit.broker.cluster.metadata_rig import opened
@@ -25,9 +24,9 @@ def test_producers_that_begin_at_the_same_time_share_one_change_of_the_metadata(
         log.append([registered()])
         with ThreadPoolExecutor(1) as executor:
             metadata = MetadataView(log.image)
-            active = ActiveController(metadata, log, executor=executor)
-            client = ControllerClient(active, node_id=1, topic_defaults=TopicDefaults)
-            ids = ProducerIds(client)
+            running = RunningConfig(load_config())
+            active = ActiveController(metadata, log, decisions(running), executor=executor)
+            ids = ProducerIds(active, 1)
             version_before = metadata.image.version
             taken = await asyncio.gather(*(ids.take() for _ in range(1500)))
         assert sorted(taken) == list(range(1500))

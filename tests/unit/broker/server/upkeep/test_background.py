@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from strandline.broker.cluster.metadata.active_controller import ControllerClient
+from strandline.broker.cluster.metadata.controller_messages import Controller
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.loading import load_config
@@ -45,11 +45,9 @@ class CountingClient:
     def __init__(self) -> None:
         self.change_count = 0
 
-    async def finish_purges(self, _topic_ids: object) -> None:
+    async def ask(self, _request: object) -> tuple[()]:
         self.change_count += 1
-
-    async def raise_leader_epochs(self) -> None:
-        self.change_count += 1
+        return ()
 
 
 def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_second() -> None:
@@ -60,7 +58,7 @@ def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_seco
         upkeep = LogUpkeep(
             cast(ReplicaManager, SimpleNamespace(has_uncreated=True, replace_logs=len)),
             cast(LogDirs, SimpleNamespace(has_failed=False, is_short_of_room=False)),
-            controller=cast(ControllerClient, metadata),
+            controller=cast(Controller, metadata),
             running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
             folders=FolderWork(lambda _: InlinePool()),
             clock=clock,
@@ -99,7 +97,7 @@ def test_a_roll_waits_for_no_record_behind_it_unless_flush_messages_is_due(
         upkeep = LogUpkeep(
             cast(ReplicaManager, SimpleNamespace(partition=lambda *_: partition)),
             cast(LogDirs, SimpleNamespace(directories=[folder])),
-            controller=cast(ControllerClient, None),
+            controller=cast(Controller, None),
             running=cast(RunningConfig, None),
             folders=FolderWork(lambda _: InlinePool()),
             clock=clock,
@@ -140,7 +138,7 @@ def test_a_folder_that_hangs_delays_no_flush_of_another(tmp_path: Path) -> None:
         upkeep = LogUpkeep(
             cast(ReplicaManager, SimpleNamespace(partition=lambda _, index: partitions[index])),
             cast(LogDirs, SimpleNamespace(directories=folders)),
-            controller=cast(ControllerClient, None),
+            controller=cast(Controller, None),
             running=cast(RunningConfig, None),
             folders=FolderWork(lambda _: InlinePool()),
             clock=clock,
@@ -187,7 +185,7 @@ def test_a_folder_that_hangs_while_it_comes_back_delays_no_other() -> None:
         upkeep = LogUpkeep(
             cast(ReplicaManager, SimpleNamespace(has_uncreated=False, replace_logs=served.extend)),
             cast(LogDirs, folders),
-            controller=cast(ControllerClient, None),
+            controller=cast(Controller, None),
             running=cast(RunningConfig, None),
             folders=FolderWork(pools.__getitem__),
             clock=clock,
@@ -221,7 +219,7 @@ def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_firs
         folders.has_failed, folder.failure = False, None
         return [pair]
 
-    async def raise_leader_epochs() -> None:
+    async def raise_leader_epochs(_request: object) -> None:
         changes.append(1)
         if len(changes) == 1:
             raise StrandlineError("no room for the entry")
@@ -233,9 +231,7 @@ def test_revived_logs_are_served_although_the_metadata_could_not_be_told_at_firs
         upkeep = LogUpkeep(
             cast(ReplicaManager, SimpleNamespace(has_uncreated=False, replace_logs=served.extend)),
             cast(LogDirs, folders),
-            controller=cast(
-                ControllerClient, SimpleNamespace(raise_leader_epochs=raise_leader_epochs)
-            ),
+            controller=cast(Controller, SimpleNamespace(ask=raise_leader_epochs)),
             running=cast(RunningConfig, SimpleNamespace(static=SimpleNamespace(node_id=1))),
             folders=FolderWork(lambda _: InlinePool()),
             clock=clock,
@@ -264,7 +260,7 @@ def producer_upkeep(
     upkeep = LogUpkeep(
         cast(ReplicaManager, SimpleNamespace(partitions=lambda: [partition])),
         cast(LogDirs, None),
-        controller=cast(ControllerClient, None),
+        controller=cast(Controller, None),
         running=cast(RunningConfig, running),
         folders=FolderWork(lambda _: InlinePool()),
         clock=clock,
@@ -335,7 +331,7 @@ def test_topics_that_are_gone_from_both_tiers_are_noted_together() -> None:
     async def some_seconds() -> None:
         for number in range(100):
             purges.add(uuid.UUID(int=number))
-        task = asyncio.ensure_future(purges.note_forever(cast(ControllerClient, metadata)))
+        task = asyncio.ensure_future(purges.note_forever(cast(Controller, metadata)))
         await asyncio.sleep(10)
         task.cancel()
 

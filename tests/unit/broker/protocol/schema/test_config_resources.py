@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.broker.protocol.messages.describe_configs import type_text
+from strandline.broker.protocol.schema.config_resources import type_text
 
 
 def test_a_resource_without_a_configuration_here_is_named_and_not_only_numbered() -> None:

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import cast
+from dataclasses import replace
 
 import pytest
 
 from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.controller_messages import (
     Decision,
-    Intent,
     NewTopic,
     Refusal,
     TopicDefaults,
-    TopicResult,
 )
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
+from strandline.broker.config.config_changes import (
+    AlterConfigs,
+    ConfigResource,
+    ConfigResult,
+    alter,
+    operated,
+)
 from strandline.broker.config.loading import load_config
-from strandline.broker.handlers.admin.alter_configs import AlterConfigsHandlers, decide, operated
-from strandline.broker.handlers.services.services import RequestContext, Services
-from strandline.broker.protocol.messages.describe_configs import ConfigResourceType
+from strandline.broker.protocol.messages.alter_configs import AlterableConfig, AlterConfigsResource
 from strandline.broker.protocol.messages.incremental_alter_configs import (
     ConfigOperation,
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource,
     IncrementalConfig,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.cluster.controlled import with_brokers
 
 DEFAULTS = TopicDefaults(tiering_enabled=True)
+CONFIG = replace(load_config(), topics=DEFAULTS)
 THROTTLED = "leader.replication.throttled.replicas"
 
 
@@ -49,8 +49,16 @@ def image_with(name: str, properties: dict[str, str] | None = None) -> MetadataI
     return before.apply_entry(created.records)
 
 
-def altered(image: MetadataImage, name: str, to: dict[str, str]) -> Decision[TopicResult]:
-    return decide(image, {name: lambda _: to}, defaults=DEFAULTS, intent=Intent.APPLY)
+def altered(image: MetadataImage, name: str, to: dict[str, str]) -> Decision[ConfigResult]:
+    return alter(image, AlterConfigs([replaced(name, to)]), static=CONFIG, current=CONFIG)
+
+
+def replaced(name: str, to: dict[str, str], kind: int = ConfigResourceType.TOPIC) -> ConfigResource:
+    return AlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[AlterableConfig(name=key, value=value) for key, value in to.items()],
+    )
 
 
 def operation(kind: int, value: str | None, name: str = THROTTLED) -> IncrementalConfig:
@@ -81,7 +89,7 @@ def test_what_else_internal_topics_have_can_be_altered(name: str) -> None:
     decision = altered(image, name, to)
     assert decision.results[0].error_code == ErrorCode.NONE
     after = image.apply_entry(decision.records)
-    assert dict(after.topics[name].properties) == to
+    assert dict(after.topics[name].properties) == {**to, "cleanup.policy": "compact"}
 
 
 @pytest.mark.parametrize(
@@ -151,38 +159,21 @@ def test_one_property_cannot_be_named_twice_in_one_alteration() -> None:
 
 
 def test_a_group_whose_name_no_record_can_hold_gets_no_properties() -> None:
-    image, asked = with_brokers(1), []
-
-    async def change(decide_one: Callable[[MetadataImage], Decision[None]]) -> None:
-        asked.append(decide_one(image).records)
-
-    services = SimpleNamespace(
-        controller=SimpleNamespace(change=change),
-        config=load_config(),
-        running=SimpleNamespace(static=load_config()),
-    )
-    handlers = AlterConfigsHandlers(cast(Services, services))
-
-    def codes(*names: str) -> list[int]:
-        operation = IncrementalConfig(
-            name="consumer.session.timeout.ms",
-            config_operation=ConfigOperation.SET,
-            value="45000",
-        )
-        request = IncrementalAlterConfigsRequest(
-            resources=[
-                IncrementalAlterConfigsResource(
-                    resource_type=ConfigResourceType.GROUP, resource_name=name, configs=[operation]
-                )
-                for name in names
-            ],
-            validate_only=False,
-        )
-        answer = asyncio.run(
-            handlers.incremental_alter_configs(request, cast(RequestContext, None))
-        )
-        return [one.error_code for one in answer.responses]
-
+    to = {"consumer.session.timeout.ms": "45000"}
     # What a client sends as bytes that are no UTF-8 takes three bytes each.
-    assert codes("g", "\ufffd" * 20_000) == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
-    assert len(asked) == 1
+    names = ("g", "\ufffd" * 20_000)
+    request = AlterConfigs([replaced(name, to, ConfigResourceType.GROUP) for name in names])
+    decision = alter(with_brokers(1), request, static=CONFIG, current=CONFIG)
+    codes = [result.error_code for result in decision.results]
+    assert codes == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+    assert [record.resource_name for record in decision.records] == ["g"]
+
+
+def test_a_resource_is_decided_after_those_before_it_in_the_request() -> None:
+    """One half of a pair that contradicts each other needs no second request."""
+    of_all = replaced("", {"log.cleaner.max.compaction.lag.ms": "5"}, ConfigResourceType.BROKER)
+    of_one = replaced("1", {"log.cleaner.min.compaction.lag.ms": "7"}, ConfigResourceType.BROKER)
+    for resources in ([of_all, of_one], [of_one, of_all]):
+        decision = alter(with_brokers(1), AlterConfigs(resources), static=CONFIG, current=CONFIG)
+        codes = [result.error_code for result in decision.results]
+        assert codes == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]

@@ -1,0 +1,59 @@
+"""What the active controller decides, by the type of the request.
+
+The decisions are pure functions of the image, and of the configuration in force on the controller.
+"""
+
+from __future__ import annotations
+
+from strandline.broker.authorization import changes as acl_changes
+from strandline.broker.authorization.changes import CreateAcls, DeleteAcls
+from strandline.broker.cluster.metadata import controller
+from strandline.broker.cluster.metadata.active_controller import Decisions
+from strandline.broker.cluster.metadata.controller_messages import (
+    AllocateProducerIds,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    FinishPurges,
+    RaiseLeaderEpochs,
+    UpdateFeatures,
+)
+from strandline.broker.config import config_changes
+from strandline.broker.config.config_changes import AlterConfigs
+from strandline.broker.config.running_config import RunningConfig
+from strandline.broker.handlers.admin import scram_users
+from strandline.broker.handlers.admin.scram_users import AlterScramUsers
+from strandline.broker.quotas import changes
+from strandline.broker.quotas.changes import AlterClientQuotas
+
+
+def decisions(running: RunningConfig) -> Decisions:
+    """Returns the decision for each type of request."""
+    return {
+        CreateTopics: lambda image, asked: controller.create_topics(
+            image, asked.topics, defaults=running.current.topics, intent=asked.intent
+        ),
+        DeleteTopics: lambda image, asked: controller.delete_topics(
+            image, asked.references, defaults=running.current.topics
+        ),
+        CreatePartitions: lambda image, asked: controller.create_partitions(
+            image, asked.topics, intent=asked.intent
+        ),
+        AlterConfigs: lambda image, asked: config_changes.alter(
+            image, asked, static=running.static, current=running.current
+        ),
+        AlterClientQuotas: changes.alter,
+        AlterScramUsers: scram_users.alter,
+        CreateAcls: lambda image, asked: acl_changes.create(image, asked.rules),
+        DeleteAcls: lambda image, asked: acl_changes.delete(image, asked.found),
+        UpdateFeatures: lambda image, asked: controller.update_features(
+            image, asked.updates, intent=asked.intent
+        ),
+        AllocateProducerIds: lambda image, asked: controller.allocate_producer_ids(
+            image, asked.node_id
+        ),
+        FinishPurges: lambda image, asked: controller.finish_purges(image, asked.topic_ids),
+        RaiseLeaderEpochs: lambda image, asked: controller.raise_leader_epochs(
+            image, asked.node_id
+        ),
+    }
