@@ -36,10 +36,7 @@ from strandline.broker.protocol.messages.create_partitions import CreatePartitio
 from strandline.broker.protocol.messages.create_topics import CreatableTopicResult
 from strandline.broker.protocol.messages.delete_groups import DeletableGroupResult
 from strandline.broker.protocol.messages.describe_acls import DescribeAclsResponse
-from strandline.broker.protocol.messages.describe_configs import (
-    ConfigResourceType,
-    DescribeConfigsResult,
-)
+from strandline.broker.protocol.messages.describe_configs import DescribeConfigsResult
 from strandline.broker.protocol.messages.describe_groups import DescribedGroup
 from strandline.broker.protocol.messages.describe_log_dirs import DescribeLogDirsResponse
 from strandline.broker.protocol.messages.describe_quorum import DescribeQuorumResponse
@@ -57,6 +54,7 @@ from strandline.broker.protocol.messages.sync_group import SyncGroupResponse
 from strandline.broker.protocol.messages.unregister_broker import UnregisterBrokerResponse
 from strandline.broker.protocol.messages.update_features import UpdateFeaturesResponse
 from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.security.acl import CLUSTER_NAME, AclOperation, ResourceKind
 
