@@ -65,7 +65,6 @@ from strandline.broker.protocol.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 from strandline.broker.protocol.messages.describe_configs import (
-    ConfigResourceType,
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
@@ -179,6 +178,7 @@ from strandline.broker.protocol.messages.write_txn_markers import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.schema import Request, Response, Struct
 from strandline.broker.security.acl import AclOperation
 from strandline.storage.records.batch.record import encode_batch
