@@ -38,7 +38,7 @@ def test_the_set_up_of_the_page_lets_its_client_in_and_keeps_a_record(tmp_path: 
         return text
 
     server, users, client, commands = [filled(text) for _, text in blocks]
-    assert [language for language, _ in blocks] == ["properties"] * 3 + ["bash"]
+    assert [language for language, _ in blocks] == ["properties", "text", "text", "bash"]
     (tmp_path / "users.properties").write_text(users)
     (tmp_path / "client.properties").write_text(client)
     settings = dict(line.split("=", 1) for line in server.splitlines())
