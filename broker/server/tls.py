@@ -23,7 +23,7 @@ from strandline.broker.tls.certificate import parse_certificate
 from strandline.broker.tls.config import TlsConfig
 from strandline.broker.tls.der import MalformedDer
 from strandline.broker.tls.mapping_rules import NoRuleMatches
-from strandline.broker.tls.renewal import Loaded, check_renewal, load, signature_of
+from strandline.broker.tls.renewal import LoadedContext, check_renewal, load, signature_of
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.resizable_pool import Pool
 from strandline.storage.errors import InvalidConfig
@@ -49,7 +49,7 @@ class TlsListener:
         except InvalidConfig as error:
             raise InvalidConfig(f"listener {name}: {error}") from None
 
-    def look(self, settings: TlsConfig, now_s: float) -> Loaded | None:
+    def look(self, settings: TlsConfig, now_s: float) -> LoadedContext | None:
         """Loads what has changed since the last look; None if nothing has. In a thread.
 
         Raises InvalidConfig once for each change that may not take the place of what there is.

@@ -29,7 +29,7 @@ Signature: TypeAlias = tuple[tuple[int, int, int, int] | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedContext:
     """The settings of a listener, and all that was made of them."""
 
     settings: TlsConfig
@@ -41,10 +41,10 @@ class Loaded:
     ends_s: Mapping[str, float]
 
     def __repr__(self) -> str:
-        return f"<Loaded {self.certificate.subject}>"
+        return f"<LoadedContext {self.certificate.subject}>"
 
 
-def load(settings: TlsConfig) -> Loaded:
+def load(settings: TlsConfig) -> LoadedContext:
     """Reads all files of a listener. Raises InvalidConfig."""
     stores = read_stores(settings)
     context = server_context(settings, stores)
@@ -53,7 +53,7 @@ def load(settings: TlsConfig) -> Loaded:
         certificate = parse_certificate(stores.own.chain[0])
     except MalformedDer as error:
         raise InvalidConfig(f"ssl.keystore: a certificate that cannot be read: {error}") from None
-    return Loaded(
+    return LoadedContext(
         settings=settings,
         context=context,
         rules=MappingRules(settings.principal_mapping_rules),
@@ -75,7 +75,7 @@ def _ends_s(stores: Stores, own: Certificate) -> Mapping[str, float]:
     return {kind: min(times) for kind, times in ends.items() if times}
 
 
-def check_renewal(present: Loaded, renewed: Loaded, now_s: float) -> None:
+def check_renewal(present: LoadedContext, renewed: LoadedContext, now_s: float) -> None:
     """Raises InvalidConfig if the renewed certificate may not take the place of the present one."""
     before, after = present.certificate, renewed.certificate
     if before == after:

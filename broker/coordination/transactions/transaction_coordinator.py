@@ -72,7 +72,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Outcome(StrEnum):
+class EndOutcome(StrEnum):
     """How a transaction ended, for the metrics."""
 
     COMMITTED = auto()
@@ -93,7 +93,7 @@ class TransactionStatistics:
     oldest_open_ms: TimestampMs | None
     waiting_markers: int
     waiting_ends: int
-    ended_total: Mapping[Outcome, int]
+    ended_total: Mapping[EndOutcome, int]
     refused_partitions_total: int
 
 
@@ -169,7 +169,7 @@ class TransactionCoordinator:
         self._verification = PartitionVerification(self._states, self._repair, config, clock)
         self.confirm = self._verification.confirm
         self.find = self._states.find
-        self._ended_total = Counter(dict.fromkeys(Outcome, 0))
+        self._ended_total = Counter(dict.fromkeys(EndOutcome, 0))
         now_ms = self._runtime.now().monotonic_ms
         self._next_timeouts_ms = now_ms + config().timeout_check_interval_ms
         self._next_expiry_ms = now_ms + config().expiration_check_interval_ms
@@ -342,7 +342,7 @@ class TransactionCoordinator:
             raise CoordinatorFault(ErrorCode(error.kafka_code)) from error
 
     def _carry_out(
-        self, slot: TransactionSlot, decision: Transition, outcome: Outcome = Outcome.ABORTED
+        self, slot: TransactionSlot, decision: Transition, outcome: EndOutcome = EndOutcome.ABORTED
     ) -> None:
         """Writes what was decided. Raises CoordinatorFault with the code of the answer.
 
@@ -353,7 +353,7 @@ class TransactionCoordinator:
             written = written._replace(log_ends=self._markers.log_ends(written.partitions))
             self._states.write(slot, written)
             is_commit = written.state is TransactionState.PREPARE_COMMIT
-            self._ended_total[Outcome.COMMITTED if is_commit else outcome] += 1
+            self._ended_total[EndOutcome.COMMITTED if is_commit else outcome] += 1
             crash_point(TRANSACTION_AFTER_PREPARE)  # 1
             self._ends.begin(slot, written)
         elif written is not None:
@@ -469,7 +469,7 @@ class TransactionCoordinator:
                     server_version=self._states.version,
                     now_ms=self._clock.now_ms(),
                 )
-                self._carry_out(slot, decision, Outcome.TIMED_OUT)
+                self._carry_out(slot, decision, EndOutcome.TIMED_OUT)
             except CoordinatorFault:
                 # The next look tries again.
                 continue
