@@ -173,8 +173,11 @@ REFUSE_EXTRAS = """
 import importlib, pkgutil, sys
 LAZY = {
     # Commands that need an extra load them.
+    "strandline.broker.tools.client.acls",
     "strandline.broker.tools.client.cluster",
     "strandline.broker.commands.lake_plan",
+    # Stores in PKCS12.
+    "strandline.broker.tls.pkcs12",
     "strandline.storage.records.kernels.compaction",
     "strandline.storage.records.kernels.parts",
     "strandline.storage.records.kernels.batches",

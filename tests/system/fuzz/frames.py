@@ -48,6 +48,10 @@ from strandline.broker.protocol.messages.consumer_group_heartbeat import (
     HeartbeatTopicPartitions,
 )
 from strandline.broker.protocol.messages.create_acls import AclCreation, CreateAclsRequest
+from strandline.broker.protocol.messages.create_delegation_token import (
+    CreatableRenewers,
+    CreateDelegationTokenRequest,
+)
 from strandline.broker.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -76,6 +80,10 @@ from strandline.broker.protocol.messages.describe_cluster import DescribeCluster
 from strandline.broker.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
+)
+from strandline.broker.protocol.messages.describe_delegation_token import (
+    DescribeDelegationTokenOwner,
+    DescribeDelegationTokenRequest,
 )
 from strandline.broker.protocol.messages.describe_groups import DescribeGroupsRequest
 from strandline.broker.protocol.messages.describe_log_dirs import (
@@ -106,6 +114,9 @@ from strandline.broker.protocol.messages.elect_leaders import (
     ElectLeadersTopic,
 )
 from strandline.broker.protocol.messages.end_txn import EndTxnRequest
+from strandline.broker.protocol.messages.expire_delegation_token import (
+    ExpireDelegationTokenRequest,
+)
 from strandline.broker.protocol.messages.fetch import ForgottenTopic
 from strandline.broker.protocol.messages.find_coordinator import FindCoordinatorRequest
 from strandline.broker.protocol.messages.heartbeat import HeartbeatRequest
@@ -154,6 +165,7 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from strandline.broker.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from strandline.broker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from strandline.broker.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from strandline.broker.protocol.messages.sync_group import (
@@ -406,6 +418,15 @@ def admin_requests() -> Sequence[Request]:
             validate_only=True,
         ),
         UnregisterBrokerRequest(broker_id=9),
+        CreateDelegationTokenRequest(
+            renewers=[CreatableRenewers(principal_type="User", principal_name="a")],
+            max_lifetime_ms=1000,
+        ),
+        RenewDelegationTokenRequest(hmac=b"hmac", renew_period_ms=1000),
+        ExpireDelegationTokenRequest(hmac=b"hmac", expiry_time_period_ms=1000),
+        DescribeDelegationTokenRequest(
+            owners=[DescribeDelegationTokenOwner(principal_type="User", principal_name="a")]
+        ),
         DescribeAclsRequest(
             resource_type_filter=2,
             resource_name_filter=TOPIC,

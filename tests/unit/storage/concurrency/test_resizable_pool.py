@@ -9,11 +9,18 @@ import threading
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
+from pathlib import Path
 
 import pytest
 
 from strandline.broker.config.loading import load_config
-from strandline.broker.server.workers import LOOKUP_THREADS, RECORD_THREADS, SYNC_THREADS, Workers
+from strandline.broker.server.workers import (
+    LOOKUP_THREADS,
+    RECORD_THREADS,
+    SYNC_THREADS,
+    FolderPools,
+    Workers,
+)
 from strandline.storage.concurrency import resizable_pool
 from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.errors import OutOfResources
@@ -167,7 +174,8 @@ def test_a_pool_of_the_broker_gets_over_a_thread_that_it_was_refused(
     workers = Workers.make(load_config(None, ["log.cleaner.threads=3"]), ResizablePool)
     ran: list[int] = []
     try:
-        pool: ResizablePool = getattr(workers, name)
+        found = getattr(workers, name)
+        pool: ResizablePool = found.of(Path("a")) if isinstance(found, FolderPools) else found
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             with pytest.raises((OutOfResources, RuntimeError)):
