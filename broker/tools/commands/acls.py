@@ -181,7 +181,8 @@ def _rules(options: argparse.Namespace) -> list[Rule]:
                 f"a {kind} has no operation {unknown[0]}",
                 remedy=f"it has {', '.join(OPERATIONS[kind])}",
             )
-    return [
+    # A client refuses a rule that it gets twice: producers and consumers both describe.
+    rules = (
         Rule(
             kind=kind,
             name=name,
@@ -194,7 +195,8 @@ def _rules(options: argparse.Namespace) -> list[Rule]:
         for kind, name, pattern in resources
         for permission, principal, host in _holders(options)
         for operation in operations[kind]
-    ]
+    )
+    return list(dict.fromkeys(rules))
 
 
 def _holders(options: argparse.Namespace) -> list[tuple[str, str, str]]:

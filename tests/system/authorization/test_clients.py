@@ -225,6 +225,20 @@ def test_the_command_adds_lists_and_removes_rules(
     assert "no such rules" in acl(world, capsys, "remove", "--cluster", "--yes")
 
 
+def test_a_rule_that_the_words_say_twice_is_made_once(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.allow_only([])
+    who = ("--allow-principal", CLIENT)
+    both = ("--producer", "--consumer", "--topic", "t", "--topic", "t", "--group", "g")
+    acl(world, capsys, "add", *who, *both)
+    operations = ("write", "describe", "create", "read")
+    assert listed(world, capsys, "--principal", CLIENT) == {
+        *(("topic", "t", "literal", one, "allow") for one in operations),
+        ("group", "g", "literal", "read", "allow"),
+    }
+
+
 def test_who_may_not_read_the_rules_is_told_so(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
