@@ -327,7 +327,7 @@ def _copy(
                 return
         messages = consumer.consume(wanted, POLL_SECONDS)
         now_s = clock.monotonic_s()
-        for message in _records(messages, reading, now_s):
+        for message in _records(messages, reading, now_s, has_group=options.group is not None):
             write(_seen(message))
             if options.group is not None:
                 consumer.store_offsets(message)
@@ -367,7 +367,9 @@ def _stopped(reading: Reading, assigned: Iterable[Key], silence_s: float, why: s
     return ToolFailure(what, remedy=why)
 
 
-def _records(messages: Sequence[Message], reading: Reading, now_s: float) -> Iterator[Message]:
+def _records(
+    messages: Sequence[Message], reading: Reading, now_s: float, *, has_group: bool
+) -> Iterator[Message]:
     """Yields messages that are records; notes how far each partition is read."""
     from confluent_kafka import KafkaError
 
@@ -380,6 +382,8 @@ def _records(messages: Sequence[Message], reading: Reading, now_s: float) -> Ite
             yield message
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  the library's own name
             reading.reached_end(key, offset, now_s)
+        elif not has_group and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            continue  # librdkafka looks for the coordinator of a group that nobody uses.
         else:
             place = reading.unread([key])
             where = str(place[0]) if place else message.topic() or "the topic"

@@ -239,6 +239,28 @@ def test_a_rule_that_the_words_say_twice_is_made_once(
     }
 
 
+def test_consume_without_a_group_needs_no_right_to_one(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.allow_only(rights("TOPIC t WRITE;TOPIC t READ"))
+    producer = Producer({"bootstrap.servers": world.broker.bootstrap, "log_level": 0})
+    producer.produce("t", b"seen")
+    producer.flush(60)
+    words = (
+        "consume",
+        "t",
+        "--bootstrap-server",
+        world.broker.bootstrap,
+        "--until-end",
+        "--from",
+        "start",
+    )
+    assert main([*words, "--value"]) == 0
+    assert "seen" in capsys.readouterr().out
+    assert main([*words, "--group", "g"]) == 1
+    assert "group authorization failed" in capsys.readouterr().err.lower()
+
+
 def test_who_may_not_read_the_rules_is_told_so(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
