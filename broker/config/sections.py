@@ -290,6 +290,13 @@ class ArchiveConfig:
         None,
         "Region of the bucket; unset: AWS_REGION and the like, else us-east-1.",
     )
+    ca_file: str | None = key(
+        "strandline.remote.s3.ca.file",
+        STRING,
+        None,
+        "File with the authorities, in PEM, that the S3 server is trusted by; unset: AWS_CA_BUNDLE,"
+        " else those of the AWS SDK.",
+    )
     groups_interval_ms: int = key(
         "strandline.remote.groups.upload.ms",
         LONG,
