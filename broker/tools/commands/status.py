@@ -30,10 +30,10 @@ from strandline.broker.tools.client.health import (
     store_requests,
     tiers,
 )
-from strandline.broker.tools.client.metrics_reader import METRICS_KEY, MetricsReader, Unready
 from strandline.broker.tools.client.printing import Json, print_json, say
 from strandline.broker.tools.client.tables import print_table
 from strandline.broker.tools.commands.command_parser import connect
+from strandline.broker.tools.commands.metrics_reader import METRICS_KEY, MetricsReader, Unready
 from strandline.storage.clock import SystemClock
 from strandline.storage.plurals import counted, human_bytes, human_seconds
 from strandline.storage.system.host_names import is_host_name
