@@ -11,6 +11,7 @@ operations: a request asks for the same names again and again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -47,6 +48,8 @@ class Authorizer:
         """`on_denied` is told what a client asked for in vain, each time."""
         self._config = config
         self.on_denied = on_denied
+        # Denials that were told, by kind of resource and operation.
+        self.denied_counts: Counter[tuple[int, int]] = Counter()
         self.index = AclIndex()
         self._accesses: dict[tuple[str, str], Access] = {}
         # Everything that was decided before it was another number is forgotten.
@@ -135,6 +138,7 @@ class Access:
                 return True
         if self.operations(kind, name) >> operation & 1:
             return True
+        self._authorizer.denied_counts[kind, operation] += 1
         rule = self._authorizer.index.deciding_rule(
             self.principal, self.host, kind, name, operation
         )
