@@ -79,11 +79,12 @@ def create(
     records: list[MetadataRecord] = []
     results: list[AclResult] = []
     made: set[Acl] = set()
+    present = len(image.acls)
     for acl in wanted:
         try:
             check_acl(acl)
             if acl not in image.acl_ids and acl not in made:
-                if len(image.acls) + len(made) >= ACLS_MAX:
+                if present + len(made) >= ACLS_MAX:
                     raise Refusal(ErrorCode.POLICY_VIOLATION, f"more than {ACLS_MAX} ACLs")
                 made.add(acl)
                 records.append(acl_record(new_id(), acl))
