@@ -1,8 +1,8 @@
-"""Events that clients cause as fast as they can: few lines a minute, and every event is counted.
+"""Events that clients cause as fast as they can: few are told in a minute, and each is counted.
 
-    the first one of a kind in a minute     a line at once
+    the first one of a kind in a minute     told at once
     the same again                          counted, and told when the minute ends
-    more kinds than a client may have       counted together for that client
+    more kinds than a client may have       counted together, apart from other clients
 
 So an auditor learns of each event within a minute, also of the last ones before a client stops, and
 nobody fills the disk: neither by repeating, nor with names that are made up, nor by many addresses.
@@ -11,8 +11,8 @@ nobody fills the disk: neither by repeating, nor with names that are made up, no
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Hashable, Iterator
+from typing import Final, Generic, TypeVar
 
 # Kinds of one client that are told apart in a minute.
 KINDS_OF_CLIENT_MAX: Final = 64
@@ -20,47 +20,47 @@ KINDS_OF_CLIENT_MAX: Final = 64
 KINDS_MAX: Final = 10_000
 # Clients whose further events are counted apart.
 CLIENTS_MAX: Final = 1000
-COUNT: Final = "not_recorded"
+# What is kept of a name for a minute.
+NAME_MAX: Final = 256
 
-# What is the same of several events: names and values.
-About: TypeAlias = tuple[tuple[str, str], ...]
+WhoT = TypeVar("WhoT", bound=Hashable)
+KindT = TypeVar("KindT", bound=Hashable)
 
 
-class LimitedEvents:
-    """The events of one name in the present minute."""
+class LimitedEvents(Generic[WhoT, KindT]):
+    """The events of the present minute, by who caused them and their kind."""
 
-    def __init__(self, say: Callable[[Mapping[str, object]], None]) -> None:
-        """`say` writes a line."""
-        self._say = say
-        # By client and kind, how many came after the first.
-        self._more: dict[tuple[About, About], int] = {}
-        self._kind_counts: Counter[About] = Counter()
-        # By client, how many were not told apart.
-        self._others: Counter[About] = Counter()
+    def __init__(self) -> None:
+        # How many came after the first.
+        self._more: dict[tuple[WhoT, KindT], int] = {}
+        self._kind_counts: Counter[WhoT] = Counter()
+        # How many were not told apart; of more clients than CLIENTS_MAX together.
+        self._others: Counter[WhoT | None] = Counter()
 
-    def note(
-        self, client: Mapping[str, str], about: Mapping[str, str], fields: Mapping[str, object]
-    ) -> None:
-        """Notes an event: `client` says who caused it, `about` its kind, `fields` all of it."""
-        who = tuple(client.items())
-        kind = who, tuple(about.items())
-        if kind in self._more:
-            self._more[kind] += 1
-        elif self._kind_counts[who] < KINDS_OF_CLIENT_MAX and len(self._more) < KINDS_MAX:
+    def is_told(self, who: WhoT, kind: KindT) -> bool:
+        """Notes an event; returns whether it is to be told at once."""
+        key = who, kind
+        count = self._more.get(key)
+        if count is not None:
+            self._more[key] = count + 1
+            return False
+        if self._kind_counts[who] < KINDS_OF_CLIENT_MAX and len(self._more) < KINDS_MAX:
             self._kind_counts[who] += 1
-            self._more[kind] = 0
-            self._say(fields)
-        elif who in self._others or len(self._others) < CLIENTS_MAX:
-            self._others[who] += 1
-        else:
-            self._others[()] += 1
+            self._more[key] = 0
+            return True
+        is_apart = who in self._others or len(self._others) < CLIENTS_MAX
+        self._others[who if is_apart else None] += 1
+        return False
 
-    def turn(self) -> Iterator[Mapping[str, object]]:
-        """Begins a minute; yields what the lines of the last one lack."""
+    def turn(self) -> Iterator[tuple[WhoT | None, KindT | None, int]]:
+        """Begins a minute; yields how many of the last one were not told, by who and kind.
+
+        Without a kind it is of several, and without a client of several.
+        """
         more, others = self._more, self._others
         self._more, self._kind_counts, self._others = {}, Counter(), Counter()
         for (who, kind), count in more.items():
             if count:
-                yield {**dict(who), **dict(kind), COUNT: count}
-        for who, count in others.items():
-            yield {**dict(who), COUNT: count}
+                yield who, kind, count
+        for client, count in others.items():
+            yield client, None, count

@@ -7,7 +7,8 @@
     lost       lines that could not be written
 
 Good logins and changes that are in force are each a line. What is refused is limited, since clients
-cause it as fast as they can (`events.py`): failed logins, denials, and changes that failed.
+cause it as fast as they can (`events.py`): failed logins, changes that failed, and denials, which
+are limited before they come here (`authorization/denials.py`).
 
 It is no logger, so no client can set its level (KIP-412). Nobody gives a secret to a method of this
 file.
@@ -17,10 +18,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 
-from strandline.broker.audit.events import LimitedEvents
+from strandline.broker.audit.events import NAME_MAX, LimitedEvents
 from strandline.broker.audit.line import cut, line_of
 from strandline.broker.audit.login import Login
 from strandline.broker.security.identity import ClientIdentity
@@ -31,9 +31,11 @@ MINUTE_S = 60.0
 # Pairs of user and topic in one minute; what is read and written beyond is one line.
 PAIRS_MAX = 10_000
 OTHERS = "other"
-# Of what is told a second time: one of each kind is kept for a minute.
-NAME_MAX = 256
 DONE = "NONE"
+COUNT = "not_recorded"
+
+# Names and values of a line.
+Fields = Mapping[str, object]
 
 
 class AuditRecord:
@@ -43,15 +45,15 @@ class AuditRecord:
         """`add_line` takes a line, at once."""
         self._add_line = add_line
         self._now_ms = clock.now_ms
-        self._limited = {
-            event: LimitedEvents(partial(self._say, event))
-            for event in ("login", "denied", "change")
-        }
+        # By address; listener and mechanism.
+        self._failed_logins = LimitedEvents[str, tuple[str, str]]()
+        # By principal, address, request and error, and by what the change was about.
+        self._failed_changes = LimitedEvents[tuple[str, str, str, str], tuple[str, str]]()
         # Bytes by user and topic.
         self._read: Counter[tuple[str, str]] = Counter()
         self._written: Counter[tuple[str, str]] = Counter()
         # Lines of the minutes that ended.
-        self._due: deque[tuple[str, Mapping[str, object]]] = deque()
+        self._due: deque[tuple[str, Fields]] = deque()
 
     def logged_in(self, login: Login) -> None:
         """Records a login that was accepted."""
@@ -59,46 +61,56 @@ class AuditRecord:
 
     def login_failed(self, login: Login, reason: str) -> None:
         """Records a login that was refused, unless one of this address was lately."""
-        fields = {"result": "refused", **_login_fields(login), "reason": reason}
-        client = {"result": "refused", "address": login.address}
-        about = {"listener": login.listener, "mechanism": cut(login.mechanism, NAME_MAX)}
-        self._limited["login"].note(client, about, fields)
+        if self._failed_logins.is_told(
+            login.address, (login.listener, cut(login.mechanism, NAME_MAX))
+        ):
+            self._say("login", {"result": "refused", **_login_fields(login), "reason": reason})
 
     def denied(
-        self, *, principal: str, address: str, operation: str, resource: str, rule: str = ""
+        self,
+        *,
+        principal: str,
+        address: str,
+        operation: str,
+        resource: str,
+        rule: str = "",
+        count: int = 0,
     ) -> None:
-        """Records what a client may not do, unless it was recorded lately.
+        """Records what a client may not do; `count` is how many such denials were not recorded.
 
         `resource` is KIND:name. `rule` is the rule that denies it; empty if none allows it.
         """
-        client = {"principal": principal, "address": address}
-        about = {
+        fields: dict[str, object] = {
+            "principal": principal,
+            "address": address,
             "operation": operation,
-            "resource": cut(resource, NAME_MAX),
-            "rule": cut(rule, NAME_MAX),
+            "resource": resource,
+            "rule": rule,
         }
-        self._limited["denied"].note(client, about, {**client, **about})
+        if count:
+            fields[COUNT] = count
+        self._say("denied", fields)
 
-    def changed(
-        self, caller: ClientIdentity, request: str, what: Mapping[str, object], error: str
-    ) -> None:
+    def changed(self, caller: ClientIdentity, request: str, what: Fields, error: str) -> None:
         """Records a change, or what was refused of it, unless the same was lately; `error` is
         Kafka's name, DONE if it is in force.
         """
-        client = {"principal": caller.principal, "address": caller.address}
-        fields = {
-            **client,
-            "listener": caller.listener,
-            "request": request,
-            **what,
-            "error": error,
-        }
-        if error == DONE:
-            self._say("change", fields)
-            return
-        name, value = next(iter(what.items()))
-        about = {"request": request, name: cut(str(value), NAME_MAX), "error": error}
-        self._limited["change"].note(client, about, fields)
+        if error != DONE:
+            name, value = next(iter(what.items()))
+            asked = caller.principal, caller.address, request, error
+            if not self._failed_changes.is_told(asked, (name, cut(str(value), NAME_MAX))):
+                return
+        self._say(
+            "change",
+            {
+                "principal": caller.principal,
+                "address": caller.address,
+                "listener": caller.listener,
+                "request": request,
+                **what,
+                "error": error,
+            },
+        )
 
     def read(self, principal: str, topic: str, byte_count: int) -> None:
         """Adds bytes that a user was sent of a topic."""
@@ -132,20 +144,33 @@ class AuditRecord:
             self._say(*self._due.popleft())
 
     def _end_minute(self) -> None:
-        for event, limited in self._limited.items():
-            self._due.extend((event, fields) for fields in limited.turn())
+        for address, login, count in self._failed_logins.turn():
+            about = (
+                {} if login is None else dict(zip(("listener", "mechanism"), login, strict=True))
+            )
+            fields = {"result": "refused", "address": address or "", **about, COUNT: count}
+            self._due.append(("login", fields))
+        for asked, what, count in self._failed_changes.turn():
+            principal, address, request, error = asked or ("", "", "", "")
+            fields = {"principal": principal, "address": address, "request": request}
+            if what is not None:
+                name, value = what
+                fields[name] = value
+            self._due.append(("change", {**fields, "error": error, COUNT: count}))
+        self._due.extend(("traffic", fields) for fields in self._traffic())
+
+    def _traffic(self) -> Iterator[Fields]:
         read, written = self._read, self._written
         self._read, self._written = Counter(), Counter()
         for principal, topic in dict.fromkeys((*read, *written)):
-            fields = {
+            yield {
                 "principal": principal,
                 "topic": topic,
                 "read_bytes": read[principal, topic],
                 "written_bytes": written[principal, topic],
             }
-            self._due.append(("traffic", fields))
 
-    def _say(self, event: str, fields: Mapping[str, object]) -> None:
+    def _say(self, event: str, fields: Fields) -> None:
         self._add_line(line_of(self._now_ms(), event, fields))
 
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from strandline.broker.authorization.config import AuthorizerConfig
 from strandline.broker.authorization.index import EVERY_OPERATION, AclIndex
@@ -27,16 +26,14 @@ DECISIONS_MAX: Final = 100_000
 REMEMBERED_NAME_MAX: Final = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Denial:
-    """What was asked for and refused; the rule that denies it, if one does."""
+class Denial(NamedTuple):
+    """What a client asked for and may not do."""
 
     principal: str
     host: str
     operation: int
     kind: int
     name: str
-    rule: Acl | None
 
 
 class Authorizer:
@@ -81,6 +78,16 @@ class Authorizer:
         if not found.has_rules and self._config.allows_without_acl:
             return EVERY_OPERATION
         return found.operations
+
+    def deny(self, denial: Denial) -> None:
+        """Counts and tells what a client may not do."""
+        self.denied_counts[denial.kind, denial.operation] += 1
+        self.on_denied(denial)
+
+    def rule_of(self, denial: Denial) -> Acl | None:
+        """Returns the rule that denies it; None if there is none, and none that allows it."""
+        principal, host, operation, kind, name = denial
+        return self.index.deciding_rule(principal, host, kind, name, operation)
 
     def count_decision(self) -> None:
         """Notes that one more is remembered."""
@@ -138,20 +145,7 @@ class Access:
                 return True
         if self.operations(kind, name) >> operation & 1:
             return True
-        self._authorizer.denied_counts[kind, operation] += 1
-        rule = self._authorizer.index.deciding_rule(
-            self.principal, self.host, kind, name, operation
-        )
-        self._authorizer.on_denied(
-            Denial(
-                principal=self.principal,
-                host=self.host,
-                operation=operation,
-                kind=kind,
-                name=name,
-                rule=rule,
-            )
-        )
+        self._authorizer.deny(Denial(self.principal, self.host, operation, kind, name))
         return False
 
     def may_cluster(self, operation: int) -> bool:

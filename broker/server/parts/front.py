@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from strandline.broker.authorization.denials import recorded_too
+from strandline.broker.authorization.denials import Denials
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listener_keys import tls_listeners
 from strandline.broker.config.listeners import CannotListen, Listener, listen_at
@@ -66,11 +66,9 @@ class FrontParts(Part):
         """`spawn` starts the tasks of connections. Without an `archive` its metrics are none."""
         clock, running = environment.clock, metadata.running
         traffic, failed_logins = RequestTraffic(), FailedLogins(clock)
-        kept = _record(running.static.audit.file, environment)
+        kept = _record(running.static.audit.file, environment, metadata.denials)
         record = None if kept is None else kept.record
         authorizer = metadata.authorizer
-        if record is not None and authorizer is not None:
-            authorizer.on_denied = recorded_too(record, authorizer.on_denied)
         services = Services(
             running=running,
             metadata=metadata.metadata,
@@ -156,7 +154,7 @@ class FrontParts(Part):
                 days_left=partial(tls.days_left, clock),
             ),
             authorizer=authorizer,
-            lost_lines=None if kept is None else lambda: kept.file.lost_count,
+            lost_lines=None if kept is None else lambda: kept.lines.lost_count,
         )
         return cls(
             running=running,
@@ -205,13 +203,15 @@ class FrontParts(Part):
             await self.record.close()
 
 
-def _record(file: str | None, environment: Environment) -> KeptRecord | None:
+def _record(
+    file: str | None, environment: Environment, denials: Denials | None
+) -> KeptRecord | None:
     """Opens the record, if there is one. Raises InvalidConfig."""
     if file is None:
         return None
     from strandline.broker.server.record import KeptRecord
 
-    return KeptRecord.open(file, environment.clock, environment.workers.record)
+    return KeptRecord.open(file, environment.clock, environment.workers.record, denials)
 
 
 def _fetch_handler(

@@ -78,25 +78,22 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (TOPIC, long_name) not in access._known
 
 
-def test_a_denial_is_told_with_its_rule_and_a_look_is_not() -> None:
+def test_a_denial_is_told_and_counted_and_a_look_is_not() -> None:
     told: list[Denial] = []
     denied = rule(WRITE, "t", permission=AclPermission.DENY)
-    access = authorizer_of([denied], told=told).access(ALICE, HOST)
+    authorizer = authorizer_of([denied], told=told)
+    access = authorizer.access(ALICE, HOST)
     assert not access.shows(WRITE, TOPIC, "t")
     assert told == []
     assert not access.may(WRITE, TOPIC, "t")
     assert not access.may_cluster(AclOperation.ALTER)
+    cluster = ResourceKind.CLUSTER
     assert told == [
-        Denial(principal=ALICE, host=HOST, operation=WRITE, kind=TOPIC, name="t", rule=denied),
-        Denial(
-            principal=ALICE,
-            host=HOST,
-            operation=AclOperation.ALTER,
-            kind=ResourceKind.CLUSTER,
-            name="kafka-cluster",
-            rule=None,
-        ),
+        Denial(principal=ALICE, host=HOST, operation=WRITE, kind=TOPIC, name="t"),
+        Denial(ALICE, HOST, operation=AclOperation.ALTER, kind=cluster, name="kafka-cluster"),
     ]
+    assert [authorizer.rule_of(one) for one in told] == [denied, None]
+    assert authorizer.denied_counts == {(TOPIC, WRITE): 1, (cluster, AclOperation.ALTER): 1}
 
 
 def test_without_an_authorizer_everything_is_allowed() -> None:
