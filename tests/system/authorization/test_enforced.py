@@ -8,9 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from strandline.broker.handlers.admin.acls import CREATED_AT_ONCE_MAX, NAMELESS_FILTERS_MAX
 from strandline.broker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+)
+from strandline.broker.protocol.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
 )
 from strandline.broker.protocol.messages.delete_topics import (
     DeleteTopicsRequest,
@@ -306,6 +312,31 @@ def test_rights_are_those_of_the_user_and_not_of_the_connection(
     assert described(nobody, "t")["t"].error_code == DENIED
     with logged_in(world.super_port) as admin:
         assert described(admin, "t")["t"].error_code == 0
+
+
+def test_more_rules_than_one_step_takes_are_made_by_one_request(
+    world: World, nobody: WireClient
+) -> None:
+    world.allow_only([])
+    world.allow([right(f"TOPIC many-{number} READ") for number in range(CREATED_AT_ONCE_MAX + 5)])
+    names = [f"many-{number}" for number in (0, CREATED_AT_ONCE_MAX + 4, CREATED_AT_ONCE_MAX + 5)]
+    assert [described(nobody, name)[name].error_code for name in names] == [3, 3, DENIED]
+    world.allow_only([])
+
+
+def test_filters_that_look_at_every_rule_are_few_in_one_request(world: World) -> None:
+    nameless = DeleteAclsFilter(
+        resource_type_filter=2,
+        pattern_type_filter=PatternType.ANY,
+        principal_filter="User:nobody",
+        operation=1,
+        permission_type=1,
+    )
+    named = nameless.replaced(resource_name_filter="x")
+    filters = [nameless] * (NAMELESS_FILTERS_MAX + 1) + [named] * 30
+    answer = world.admin.ask(DeleteAclsRequest(filters=filters), DeleteAclsResponse, 3)
+    codes = [one.error_code for one in answer.filter_results]
+    assert codes == [0] * NAMELESS_FILTERS_MAX + [42] + [0] * 30
 
 
 # --- pages -----------------------------------------------------------------------------------
