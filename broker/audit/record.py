@@ -41,8 +41,11 @@ Fields = Mapping[str, object]
 class AuditRecord:
     """The record of one broker. Used on the event loop only."""
 
-    def __init__(self, add_line: Callable[[str], None], clock: Clock) -> None:
-        """`add_line` takes a line, at once."""
+    def __init__(
+        self, add_line: Callable[[str], None], clock: Clock, *, topic: str | None = None
+    ) -> None:
+        """`add_line` takes a line, at once; `topic` has the record, and no client may write it."""
+        self.topic = topic
         self._add_line = add_line
         self._now_ms = clock.now_ms
         # By address; listener and mechanism.

@@ -55,6 +55,12 @@ class WaitingLines:
             taken, self._waiting = self._waiting, []
         return taken
 
+    def lose(self, count: int) -> None:
+        """Counts lines that were taken and cannot be written."""
+        with self._lock:
+            self.lost_count += count
+            self._unsaid_lost_count += count
+
     def written(self, byte_count: int) -> None:
         """Gives back the room of lines that were taken."""
         with self._lock:

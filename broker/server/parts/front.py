@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from strandline.broker.authorization.denials import Denials
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listener_keys import tls_listeners
 from strandline.broker.config.listeners import CannotListen, Listener, listen_at
@@ -66,7 +65,7 @@ class FrontParts(Part):
         """`spawn` starts the tasks of connections. Without an `archive` its metrics are none."""
         clock, running = environment.clock, metadata.running
         traffic, failed_logins = RequestTraffic(), FailedLogins(clock)
-        kept = _record(running.static.audit.file, environment, metadata.denials)
+        kept = _record(environment, metadata, logs)
         record = None if kept is None else kept.record
         authorizer = metadata.authorizer
         services = Services(
@@ -154,7 +153,7 @@ class FrontParts(Part):
                 days_left=partial(tls.days_left, clock),
             ),
             authorizer=authorizer,
-            lost_lines=None if kept is None else lambda: kept.lines.lost_count,
+            lost_lines=None if kept is None else lambda: kept.lost_count,
         )
         return cls(
             running=running,
@@ -203,15 +202,21 @@ class FrontParts(Part):
             await self.record.close()
 
 
-def _record(
-    file: str | None, environment: Environment, denials: Denials | None
-) -> KeptRecord | None:
+def _record(environment: Environment, metadata: MetadataParts, logs: LogParts) -> KeptRecord | None:
     """Opens the record, if there is one. Raises InvalidConfig."""
-    if file is None:
+    config = metadata.running.static.audit
+    if not config.is_enabled:
         return None
     from strandline.broker.server.record import KeptRecord
 
-    return KeptRecord.open(file, environment.clock, environment.workers.record, denials)
+    return KeptRecord(
+        config,
+        environment.clock,
+        metadata.denials,
+        environment.workers.record,
+        logs.replicas,
+        metadata.controller,
+    )
 
 
 def _fetch_handler(
