@@ -48,6 +48,7 @@ from strandline.broker.protocol.messages.produce import (
 )
 from strandline.broker.security.acl import AclPermission, PatternType
 from tests.support.broker import eventually
+from tests.support.metrics import METRICS_ON, metric, samples
 from tests.support.wire import WireClient
 from tests.system.authorization.rights import right, rights
 from tests.system.authorization.world import World, logged_in, ruled_broker
@@ -71,7 +72,7 @@ LONG_MS = 60_000
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with ruled_broker(tmp_path_factory.mktemp("broker")) as made:
+    with ruled_broker(tmp_path_factory.mktemp("broker"), **METRICS_ON) as made:
         for topic in ("t", "u", "eu.a", "eu.b"):
             create_topic(made.admin, topic)
         yield made
@@ -441,3 +442,21 @@ def test_a_denial_is_in_the_log_once_with_who_and_what(world: World, nobody: Wir
     assert len(lines) == 1
     for word in ("User:ANONYMOUS", "127.0.0.1", "WRITE", "LITERAL:quiet"):
         assert word in lines[0]
+
+
+def test_denials_and_rules_are_counted(world: World, nobody: WireClient) -> None:
+    world.allow_only([right("TOPIC t READ")])
+
+    def denied() -> float:
+        name = "strandline_authorization_denied_total"
+        found = samples(world.broker, name)
+        return found.get((("operation", "DELETE"), ("resource", "TOPIC")), 0)
+
+    before = denied()
+    doomed = DeleteTopicsRequest(topic_names=["t", "none"], timeout_ms=1000)
+    for _ in range(3):
+        nobody.ask(doomed, DeleteTopicsResponse, 4)
+    assert denied() == before + 6
+    rules = metric(world.broker, "strandline_acls")
+    world.allow([right("TOPIC u READ")])
+    assert metric(world.broker, "strandline_acls") == rules + 1
