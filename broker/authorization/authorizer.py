@@ -20,8 +20,10 @@ from strandline.broker.authorization.index import EVERY_OPERATION, AclIndex
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.security.acl import CLUSTER_NAME, Acl, ResourceKind
 
-# In 20 MB. All is forgotten when there are more.
+# In 20 MB of usual names, and 40 of any. All is forgotten when there are more.
 DECISIONS_MAX: Final = 100_000
+# A name counts once more for each so many characters, of up to four bytes.
+COUNTED_AGAIN_CHARACTERS: Final = 64
 # Names of groups and transactional ids may be as long as 32,767 bytes; such are not remembered.
 REMEMBERED_NAME_MAX: Final = 256
 
@@ -68,7 +70,7 @@ class Authorizer:
         access = self._accesses.get((principal, host))
         if access is None:
             access = Access(self, principal, host, is_super=principal in self._config.super_users)
-            self.count_decision()
+            self.count_decision(principal)
             self._accesses[principal, host] = access
         return access
 
@@ -89,9 +91,9 @@ class Authorizer:
         principal, host, operation, kind, name = denial
         return self.index.deciding_rule(principal, host, kind, name, operation)
 
-    def count_decision(self) -> None:
-        """Notes that one more is remembered."""
-        self._decision_count += 1
+    def count_decision(self, name: str) -> None:
+        """Notes that one more is remembered, of something with that name."""
+        self._decision_count += 1 + len(name) // COUNTED_AGAIN_CHARACTERS
         if self._decision_count > DECISIONS_MAX:
             self._forget()
 
@@ -128,7 +130,7 @@ class Access:
             return known
         decided = self._authorizer.decide(self.principal, self.host, kind, name)
         if len(name) <= REMEMBERED_NAME_MAX:
-            self._authorizer.count_decision()
+            self._authorizer.count_decision(name)
             self._known[kind, name] = decided
         return decided
 

@@ -73,6 +73,9 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not authorizer.access(f"User:{number}", HOST).may(READ, TOPIC, "t")
         assert len(access._known) <= 11
         assert len(authorizer._accesses) <= 11
+    for number in range(100):
+        access.may(READ, TOPIC, "t" * 192 + str(number))
+        assert sum(len(name) for _, name in access._known) < 1000
     long_name = "t" * 1000
     assert access.may(READ, TOPIC, long_name)
     assert (TOPIC, long_name) not in access._known
