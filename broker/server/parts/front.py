@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from strandline.broker.authorization.denials import recorded_too
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listener_keys import tls_listeners
 from strandline.broker.config.listeners import CannotListen, Listener, listen_at
@@ -31,11 +30,11 @@ from strandline.broker.telemetry.collector import metrics_page
 from strandline.broker.telemetry.http_server import MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.sources import ArchiveSources, Sources, TlsSources
-from strandline.storage.clock import Clock
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from strandline.broker.audit.record import AuditRecord
+    from strandline.broker.server.record import KeptRecord
     from strandline.broker.server.tls import TlsListeners
 
 log = logging.getLogger(__name__)
@@ -48,7 +47,8 @@ class FrontParts(Part):
     running: RunningConfig
     server: Server
     metrics: MetricsServer
-    record: AuditRecord | None
+    # Who did what, if that is recorded.
+    record: KeptRecord | None
 
     @classmethod
     def make(
@@ -65,10 +65,9 @@ class FrontParts(Part):
         """`spawn` starts the tasks of connections. Without an `archive` its metrics are none."""
         clock, running = environment.clock, metadata.running
         traffic, failed_logins = RequestTraffic(), FailedLogins(clock)
-        record = _record(running.static.audit.file, clock)
+        kept = _record(environment, metadata, logs)
+        record = None if kept is None else kept.record
         authorizer = metadata.authorizer
-        if record is not None and authorizer is not None:
-            authorizer.on_denied = recorded_too(record, authorizer.on_denied)
         services = Services(
             running=running,
             metadata=metadata.metadata,
@@ -153,11 +152,13 @@ class FrontParts(Part):
                 failed=lambda: handshakes.failed,
                 days_left=partial(tls.days_left, clock),
             ),
+            authorizer=authorizer,
+            lost_lines=None if kept is None else lambda: kept.lost_count,
         )
         return cls(
             running=running,
             server=server,
-            record=record,
+            record=kept,
             metrics=MetricsServer(
                 partial(metrics_page, sources), partial(_why_not_ready, server, storage.log_dirs)
             ),
@@ -166,7 +167,7 @@ class FrontParts(Part):
                 "request windows": traffic.turn_forever,
                 "requests": dispatcher.run,
                 **handlers.loops,
-                **({} if record is None else {"record": record.run}),
+                **({} if kept is None else kept.loops),
                 **({} if tls is None else {"TLS": partial(tls.renew_forever, running, clock)}),
             },
         )
@@ -198,16 +199,24 @@ class FrontParts(Part):
 
     async def close(self) -> None:
         if self.record is not None:
-            self.record.close()
+            await self.record.close()
 
 
-def _record(file: str | None, clock: Clock) -> AuditRecord | None:
+def _record(environment: Environment, metadata: MetadataParts, logs: LogParts) -> KeptRecord | None:
     """Opens the record, if there is one. Raises InvalidConfig."""
-    if file is None:
+    config = metadata.running.static.audit
+    if not config.is_enabled:
         return None
-    from strandline.broker.audit.record import open_record
+    from strandline.broker.server.record import KeptRecord
 
-    return open_record(file, clock)
+    return KeptRecord(
+        config,
+        environment.clock,
+        metadata.denials,
+        environment.workers.record,
+        logs.replicas,
+        metadata.controller,
+    )
 
 
 def _fetch_handler(
