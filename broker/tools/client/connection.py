@@ -77,6 +77,8 @@ class ClusterConnection:
 
     bootstrap: str = DEFAULT_BOOTSTRAP
     settings: Mapping[str, str] = field(default_factory=dict)
+    # Those of them that are given one by one, and so precede what a command needs for itself.
+    chosen: Mapping[str, str] = field(default_factory=dict)
     # Gives the token of OAUTHBEARER, unless librdkafka asks a provider.
     read_token: ReadToken | None = None
 
@@ -86,8 +88,10 @@ class ClusterConnection:
         return {
             "bootstrap.servers": self.bootstrap,
             "client.id": "strandline-cli",
-            **dotted,
             **self.settings,
+            # A file may be that of a producer, or of a consumer, whose group must not notice.
+            **dotted,
+            **self.chosen,
             **({} if self.read_token is None else {"oauth_cb": self.read_token}),
         }
 
@@ -150,9 +154,11 @@ def connection_of(
             given = {entry.key: entry.value for entry in read_properties(settings_file)}
         except InvalidConfig as error:
             raise WrongUse(str(error)) from None
+    chosen = dict(map(pair, settings))
     return ClusterConnection(
         bootstrap=bootstrap,
-        settings={**librdkafka_settings(given), **dict(map(pair, settings))},
+        settings={**librdkafka_settings(given), **chosen},
+        chosen=chosen,
         read_token=token_reader(given),
     )
 
