@@ -10,7 +10,7 @@ are under a key that only listeners have:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from strandline.broker.config.broker_config import BrokerConfig
@@ -99,6 +99,13 @@ def broker_config(name: str) -> ConfigDef | None:
         key = _MECHANISM_PREFIX.sub("", key, count=1)
     scoped = replace(BROKER_CONFIGS[key], name=name, default="", nullable=True)
     return replace(scoped, dynamic=True) if key in RENEWABLE else scoped
+
+
+def may_alter_tls(names: Iterable[str]) -> bool:
+    """Returns whether all of these keys can be altered, and files of TLS are among them."""
+    definitions = {name: broker_config(name) for name in names}
+    are_dynamic = all(one is not None and one.dynamic for one in definitions.values())
+    return are_dynamic and any(name.endswith(RENEWABLE) for name in definitions)
 
 
 def of_listener(given: Mapping[str, str], listener: str, key: str) -> str | None:
