@@ -36,6 +36,7 @@ REQUEST_SECONDS_MAX = 30.0
 # After that, the first request reports the error of a slow login.
 LOGIN_TRY_SECONDS = 0.25
 LOGIN_TRIES_MAX = 20
+TLS_TRIES = 4
 
 # The schemes that librdkafka takes in front of an address.
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -113,11 +114,11 @@ class ClusterConnection:
         )
 
     def _check_login(self) -> None:
-        """Raises ToolFailure when the login is refused.
+        """Raises ToolFailure when TLS fails, or the login is refused.
 
         librdkafka would retry until a request times out, and then not report why.
         """
-        if not self.settings.get("security.protocol", "").lower().startswith("sasl"):
+        if self.settings.get("security.protocol", "plaintext").lower() == "plaintext":
             return
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
@@ -126,7 +127,7 @@ class ClusterConnection:
         settings: dict[str, Any] = {**self.client_settings(), "error_cb": errors.append}
         with settings_checked():
             admin = AdminClient(settings, logger=quiet_logger())
-        for _ in range(LOGIN_TRIES_MAX):
+        for tries in range(LOGIN_TRIES_MAX):
             try:
                 admin.list_topics(timeout=LOGIN_TRY_SECONDS)
             except KafkaException:
@@ -138,6 +139,13 @@ class ClusterConnection:
                     raise ToolFailure(
                         f"the login is refused: {error.str()}",
                         remedy="user, password and mechanism are settings: see -X",
+                    )
+                # A broker that ends in the middle of a handshake is tried again.
+                if error.name() == "_SSL" or (tries >= TLS_TRIES and "SSL" in error.str()):
+                    raise ToolFailure(
+                        f"TLS fails: {error.str()}",
+                        remedy="trusted authorities, own certificate and protocol are settings:"
+                        " see -X and --command-config",
                     )
 
 
