@@ -90,6 +90,8 @@ def _load_own(context: ssl.SSLContext, own: KeyStore) -> None:
             context.load_cert_chain(path, password=lambda: own.password or "")
         except ssl.SSLError as error:
             raise InvalidConfig(f"ssl.keystore: {_fault_of_key(error, own)}") from None
+        except ValueError as error:
+            raise InvalidConfig(f"ssl.key.password: {error}") from None
 
 
 def _fault_of_key(error: ssl.SSLError, own: KeyStore) -> str:
@@ -106,7 +108,9 @@ def _load_trusted(context: ssl.SSLContext, stores: Stores) -> None:
     try:
         context.load_verify_locations(cadata=b"".join(stores.trusted))
     except ssl.SSLError as error:
-        raise InvalidConfig(f"ssl.truststore: OpenSSL refuses it: {error.reason}") from None
+        raise InvalidConfig(
+            f"ssl.truststore: OpenSSL refuses it: {error.reason or error}"
+        ) from None
     if stores.revoked is not None:
         context.verify_flags |= _revocation_flag(stores.trusted)
         with _memory_file(stores.revoked) as path:
@@ -114,7 +118,7 @@ def _load_trusted(context: ssl.SSLContext, stores: Stores) -> None:
                 context.load_verify_locations(path)
             except ssl.SSLError as error:
                 raise InvalidConfig(
-                    f"strandline.ssl.crl.location: OpenSSL refuses it: {error.reason}"
+                    f"strandline.ssl.crl.location: OpenSSL refuses it: {error.reason or error}"
                 ) from None
 
 
