@@ -105,7 +105,7 @@ class _Plain(HTTPHandler):
         def connection(host: str, **more: Any) -> HTTPConnection:
             return _hurry(HTTPConnection(host, **more), self._patience)
 
-        return self.do_open(connection, asked)  # type: ignore[arg-type]
+        return self.do_open(connection, asked)
 
 
 class _Sealed(HTTPSHandler):
@@ -117,7 +117,7 @@ class _Sealed(HTTPSHandler):
         def connection(host: str, **more: Any) -> HTTPConnection:
             return _hurry(HTTPSConnection(host, context=self._trust, **more), self._patience)
 
-        return self.do_open(connection, asked)  # type: ignore[arg-type]
+        return self.do_open(connection, asked)
 
 
 class _Redirects(HTTPRedirectHandler):
