@@ -101,11 +101,9 @@ def broker_config(name: str) -> ConfigDef | None:
     return replace(scoped, dynamic=True) if key in RENEWABLE else scoped
 
 
-def may_alter_tls(names: Iterable[str]) -> bool:
-    """Returns whether all of these keys can be altered, and files of TLS are among them."""
-    definitions = {name: broker_config(name) for name in names}
-    are_dynamic = all(one is not None and one.dynamic for one in definitions.values())
-    return are_dynamic and any(name.endswith(RENEWABLE) for name in definitions)
+def are_dynamic(names: Iterable[str]) -> bool:
+    """Returns whether all of these keys can be altered while a broker runs."""
+    return all((found := broker_config(name)) is not None and found.dynamic for name in names)
 
 
 def of_listener(given: Mapping[str, str], listener: str, key: str) -> str | None:

@@ -24,7 +24,7 @@ from strandline.broker.config.config_changes import (
     ConfigResult,
     altered,
 )
-from strandline.broker.config.listener_keys import may_alter_tls
+from strandline.broker.config.listener_keys import RENEWABLE, are_dynamic
 from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.broker.handlers.admin.logger_configs import (
     logger_changes,
@@ -161,7 +161,10 @@ class AlterConfigsHandlers:
         check, running = self._services.check_tls, self._services.running
         if check is None or resource.resource_type != ConfigResourceType.BROKER:
             return
-        if not resource.resource_name or not may_alter_tls(one.name for one in resource.configs):
+        names = [one.name for one in resource.configs]
+        # AlterConfigs takes back what it does not name.
+        may_concern = any(name.endswith(RENEWABLE) for name in (*names, *running.own))
+        if not resource.resource_name or not may_concern or not are_dynamic(names):
             return
         try:
             own = altered(running.own, resource, running.static.given, BROKER_CONFIGS)

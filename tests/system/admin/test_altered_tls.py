@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from strandline.broker.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResponse,
+)
 from strandline.broker.protocol.messages.incremental_alter_configs import ConfigOperation
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from tests.support.broker import BrokerProcess, eventually, faultless_broker
 from tests.support.certificates import Authority
 from tests.support.ports import ReservedPort
@@ -102,3 +108,24 @@ def test_an_altered_keystore_serves_the_next_clients_and_after_a_restart(
     broker.kill()
     broker.start()
     eventually(lambda: served(authority) == wanted)
+
+
+def test_what_alter_configs_takes_back_is_checked_too(
+    broker: BrokerProcess, folder: Path, authority: Authority
+) -> None:
+    """It takes back what it does not name."""
+    authority.issue("broker").write(folder / "second.pem")
+    operation = (KEYSTORE, ConfigOperation.SET, str(folder / "second.pem"))
+    broker_1 = AlterConfigsResource(
+        resource_type=ConfigResourceType.BROKER, resource_name="1", configs=[]
+    )
+    request = AlterConfigsRequest(resources=[broker_1])
+    with WireClient(broker.port) as client:
+        assert alter(client, "1", operation).error_code == 0
+        (folder / "first.pem").rename(folder / "away.pem")
+        (answered,) = client.ask(request, AlterConfigsResponse, 2).responses
+        assert answered.error_code == INVALID_REQUEST
+        assert "No such file" in (answered.error_message or "")
+        (folder / "away.pem").rename(folder / "first.pem")
+        (answered,) = client.ask(request, AlterConfigsResponse, 2).responses
+        assert answered.error_code == 0
