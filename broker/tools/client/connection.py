@@ -38,6 +38,11 @@ LOGIN_TRY_SECONDS = 0.25
 LOGIN_TRIES_MAX = 20
 TLS_TRIES = 4
 
+# ApiVersions 0, without a client id.
+_API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000000 ffff")
+# The type of a record of TLS.
+_ALERT = b"\x15"
+
 # The schemes that librdkafka takes in front of an address.
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -102,16 +107,27 @@ class ClusterConnection:
         for address in self.bootstrap.split(","):
             host, port = split_address(address.strip())
             try:
-                socket.create_connection((host, port), timeout=CONNECT_SECONDS_MAX).close()
+                with socket.create_connection((host, port), CONNECT_SECONDS_MAX) as connected:
+                    needs_tls = self._is_plain and _answers_by_tls(connected)
             except OSError as error:
                 refusals.append(f"{host}:{port}: {error.strerror or error}")
-            else:
-                self._check_login()
-                return
+                continue
+            if needs_tls:
+                raise ToolFailure(
+                    f"{host}:{port} ends connections at a request without TLS",
+                    remedy="if it expects TLS: -X security.protocol=SSL, or SASL_SSL; see -X",
+                )
+            self._check_login()
+            return
         raise ToolFailure(
             f"no broker answers at {'; '.join(refusals)}",
             remedy="is it running (strandline serve)? say where with --bootstrap-server HOST:PORT",
         )
+
+    @property
+    def _is_plain(self) -> bool:
+        protocol = self.settings.get("security.protocol", "plaintext")
+        return protocol.lower().endswith("plaintext")
 
     def _check_login(self) -> None:
         """Raises ToolFailure when TLS fails, or the login is refused.
@@ -147,6 +163,18 @@ class ClusterConnection:
                         remedy="trusted authorities, own certificate and protocol are settings:"
                         " see -X and --command-config",
                     )
+
+
+def _answers_by_tls(connected: socket.socket) -> bool:
+    """Whether a listener answers a request by an alert, or its end.
+
+    Each broker from Kafka 0.10 on answers this one, and librdkafka would only time out.
+    """
+    try:
+        connected.sendall(_API_VERSIONS)
+        return connected.recv(1) in (_ALERT, b"")
+    except OSError:
+        return False
 
 
 def connection_of(

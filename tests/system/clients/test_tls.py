@@ -220,6 +220,18 @@ def test_a_command_of_ours_says_at_once_that_tls_fails_and_why(
     assert reason in told
 
 
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT"])
+def test_a_command_of_ours_without_tls_is_told_at_once_what_it_needs(
+    encrypted: Encrypted, capsys: pytest.CaptureFixture[str], protocol: str
+) -> None:
+    bootstrap = f"127.0.0.1:{encrypted.ports['SASL_SSL']}"
+    words = [
+        word for one in (f"security.protocol={protocol}", "client.id=x") for word in ("-X", one)
+    ]
+    assert main(["topic", "list", "-b", bootstrap, *words]) == 1
+    assert "without TLS" in capsys.readouterr().err
+
+
 def test_a_client_without_tls_is_refused(encrypted: Encrypted) -> None:
     with pytest.raises(PythonError):
         KafkaProducer(
