@@ -166,7 +166,12 @@ def mirror(libraries: Path, folder: Path, clusters: Mapping[str, Cluster]) -> It
     path, said = folder / "mirror.properties", folder / "mirror.log"
     path.write_text("".join(f"{key}={text}\n" for key, text in properties.items()))
     command = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    command += ["-cp", f"{libraries.absolute()}/*", "org.apache.kafka.connect.mirror.MirrorMaker", str(path)]
+    command += [
+        "-cp",
+        f"{libraries.absolute()}/*",
+        "org.apache.kafka.connect.mirror.MirrorMaker",
+        str(path),
+    ]
     with open(said, "wb") as output:
         process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
     try:
