@@ -33,6 +33,7 @@ from tests.compat.secured import AUTHORITY, plain_users, tls_settings
 from tests.support.broker import BrokerProcess, eventually
 
 USERS = {"admin": "admin-secret", "alice": "alice-secret"}
+GROUP = "readers"
 RECORD_COUNT = 200
 WAIT_S = 60.0
 # A JVM, three connectors and their topics.
@@ -130,12 +131,27 @@ def fill(source: Cluster) -> None:
     assert producer.flush(WAIT_S) == 0
 
 
+def let_commit(target: Cluster) -> None:
+    """The client of `read` wants a group, and MirrorMaker copies no rules of groups."""
+    rule = AclBinding(
+        ResourceType.GROUP,
+        GROUP,
+        ResourcePatternType.LITERAL,
+        "User:alice",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )
+    for created in AdminClient(target.client("admin")).create_acls([rule]).values():
+        created.result(WAIT_S)
+
+
 def read(target: Cluster) -> list[int]:
     """What alice may read there, in the order of the numbers."""
     consumer = Consumer(
         {
             **target.client("alice"),
-            "group.id": "unused",
+            "group.id": GROUP,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
         }
@@ -189,6 +205,7 @@ def main(arguments: list[str]) -> int:
         source, target = Cluster(folder / "source"), Cluster(folder / "target")
         with source.broker, target.broker:
             fill(source)
+            let_commit(target)
             with mirror(libraries, folder, {"source": source, "target": target}) as said:
                 try:
                     eventually(lambda: target.rules() >= COPIED, timeout_s=MIRROR_S, interval_s=2.0)
