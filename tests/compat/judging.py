@@ -90,7 +90,7 @@ def page(outcomes: Sequence[Outcome], settings: Mapping[str, str], before: str) 
         "there. kgo's come over TLS, with a certificate of their own. We change some of",
         "librdkafka's before we build them. 0098, 0103, 0107, 0111, 0126 and 0142 create topics",
         "with three replicas, and get one. 0126, 0135 and 0142 lose their parts on share groups",
-        "(KIP-932). 0081 alters `log.cleaner.backoff.ms` instead of a property of Kerberos. 0097",
+        "(KIP-932). 0081 alters `log.segment.delete.delay.ms` instead of a property of Kerberos. 0097",
         "expects of an unknown authority what OpenSSL says, alert 48, and not Java's 42.",
         "",
         "| suite | passed | skipped by itself | failed |",

@@ -142,7 +142,8 @@ def let_commit(target: Cluster) -> None:
         AclOperation.READ,
         AclPermissionType.ALLOW,
     )
-    for created in AdminClient(target.client("admin")).create_acls([rule]).values():
+    admin = AdminClient(target.client("admin"))
+    for created in admin.create_acls([rule]).values():
         created.result(WAIT_S)
 
 
