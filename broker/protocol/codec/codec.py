@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Final, TypeVar
 
 from strandline.broker.protocol.codec.codegen import Decoder, Encoder, make_decoder, make_encoder
-from strandline.broker.protocol.schema.api import SPECS, ApiKey, api_name
+from strandline.broker.protocol.schema.api import EVERY_SPEC, ApiKey, api_name
 from strandline.broker.protocol.schema.errors import MalformedRequest
 from strandline.broker.protocol.schema.schema import (
     IN_MEMORY,
@@ -89,7 +89,7 @@ def join(parts: Sequence[Part]) -> bytes:
 
 @cache
 def request_class(api_key: int) -> type[Request]:
-    """Returns the request class of a served API, whose module is imported when first needed.
+    """Returns the request class of an API, whose module is imported when first needed.
 
     It is found by its name, so that no registry imports all.
     """
@@ -101,11 +101,11 @@ def request_class(api_key: int) -> type[Request]:
 
 @cache
 def decoder_for(cls: type[Message], version: int) -> Decoder:
-    assert version in SPECS[cls.spec.key].supported, (cls, version)
+    assert version in EVERY_SPEC[cls.spec.key].supported, (cls, version)
     return make_decoder(cls, version, flexible=cls.spec.is_flexible(version))
 
 
 @cache
 def encoder_for(cls: type[Message], version: int) -> Encoder:
-    assert version in SPECS[cls.spec.key].supported, (cls, version)
+    assert version in EVERY_SPEC[cls.spec.key].supported, (cls, version)
     return make_encoder(cls, version, flexible=cls.spec.is_flexible(version))
