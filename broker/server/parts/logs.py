@@ -46,17 +46,19 @@ async def serve_partitions(
             storage.log_dirs,
             metadata.image,
             running.current,
+            node_id=running.static.node_id,
             keep_empty_strays=keep_empty_strays,
         ),
     )
     replicas = ReplicaManager(
         storage.log_dirs,
         tiers,
+        node_id=running.static.node_id,
+        found=logs,
         topic_defaults=lambda: running.current.topics.properties,
         folders=storage.folders,
         syncs=lambda local: workers.syncs.of(local.directory.parent),
     )
-    replicas.take_over(logs, metadata.image)
     await metadata.metadata.publish_to(*followers, replicas.follow, metadata.note_alterations)
     return replicas
 
@@ -86,7 +88,7 @@ class LogParts(Part):
         wake_tiering: Callable[[TopicPartition], None] = lambda _: None,
         broker_epoch: Callable[[], int] | None = None,
     ) -> LogParts:
-        """`retained` are the logs with a retention of this broker; all without it.
+        """`retained` are the logs that this broker retains; without it, those that it leads.
 
         `broker_epoch` is that under which controllers elsewhere know it. They take the partitions
         of a folder that fails for lost until the broker starts again.
@@ -94,7 +96,7 @@ class LogParts(Part):
         clock, workers, running = environment.clock, environment.workers, metadata.running
         config, believed_ms = running.static, storage.guard.now_ms
         enforcer = RetentionEnforcer(
-            retained or (lambda: (partition.log for partition in replicas.partitions())),
+            retained or (lambda: (partition.log for partition in replicas.led())),
             write_log_starts=replicas.checkpoint_log_starts,
             purge_deleted=storage.purge_deleted,
             wake_tiering=wake_tiering,

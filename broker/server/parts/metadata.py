@@ -7,8 +7,8 @@ from functools import partial
 
 from strandline.broker.authorization.authorizer import Authorizer
 from strandline.broker.authorization.denials import DenialLog
-from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.active_controller import ActiveController
+from strandline.broker.cluster.metadata.controller import register_broker
 from strandline.broker.cluster.metadata.controller_messages import Controller
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.log_reader import is_empty
@@ -119,7 +119,7 @@ async def load_own_metadata(
 def register(metadata_log: MetadataLog, config: BrokerConfig, log_dirs: LogDirs) -> None:
     """Registers this process in its own metadata log; blocks. Raises StorageError."""
     process = new_registration(config, log_dirs)
-    metadata_log.append(controller.register_broker(metadata_log.image, process).records)
+    metadata_log.append(register_broker(metadata_log.image, process).records)
 
 
 def make_metadata_log(
