@@ -16,6 +16,7 @@ from strandline.broker.network.connection import Spawn
 from strandline.broker.server.broker import Started
 from strandline.broker.server.environment import Environment
 from strandline.broker.server.parts.coordinators import CoordinatorParts
+from strandline.broker.server.parts.elsewhere import ElsewhereParts
 from strandline.broker.server.parts.front import FrontParts
 from strandline.broker.server.parts.logs import LogParts, serve_partitions
 from strandline.broker.server.parts.membership import (
@@ -47,7 +48,11 @@ async def start_seat(
         lookups=environment.workers.lookups,
     )
     replicas = await serve_partitions(environment, storage, metadata, tiers=tiers)
-    coordinators = await CoordinatorParts.make(environment, storage, metadata, replicas)
+    elsewhere = ElsewhereParts.make(environment, config, metadata)
+    coordinators = await CoordinatorParts.make(
+        environment, storage, metadata, replicas, markers_by=elsewhere.markers_by
+    )
+    elsewhere.verify_for(coordinators)
     logs = LogParts.make(
         environment,
         storage,
@@ -65,7 +70,7 @@ async def start_seat(
         spawn=spawn,
         forwarder=membership.forwarder,
     )
-    return Started(front, storage, membership, metadata, coordinators, logs)
+    return Started(front, storage, membership, metadata, elsewhere, coordinators, logs)
 
 
 def check_seat(config: BrokerConfig) -> None:

@@ -19,7 +19,7 @@ from strandline.broker.coordination.model.classic_messages import CoordinatorFau
 from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.markers import (
     EndMarker,
-    LocalMarkers,
+    Markers,
     log_missing_marker,
 )
 from strandline.broker.coordination.transactions.states import TransactionSlot, TransactionStates
@@ -62,7 +62,7 @@ class TransactionEnds:
     def __init__(
         self,
         states: TransactionStates,
-        markers: LocalMarkers,
+        markers: Markers,
         clock: Clock,
         quiet_log: QuietLog,
         *,
@@ -188,6 +188,9 @@ class TransactionEnds:
         code = self._markers.write(marker, partition)
         if code is ErrorCode.NONE:
             return True
+        if code is ErrorCode.OPERATION_NOT_ATTEMPTED:
+            # Its leader is another broker, which is asked now.
+            return False
         if self._is_gone(partition) and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return True
         log_missing_marker(self._quiet_log, transaction.transactional_id, partition, code)

@@ -2,14 +2,14 @@
 
     coordinator --> TransactionMarker --> LocalMarkers --> partitions that this broker leads
 
-This broker leads every partition, so a marker is an append. With several brokers the coordinator
-sends WriteTxnMarkers to the leader, whose handler calls `LocalMarkers.write` as well.
+A lone broker leads every partition, so a marker is an append. With several brokers the coordinator
+sends WriteTxnMarkers to the leader (`elsewhere/`), whose handler calls `LocalMarkers.write` too.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
@@ -55,10 +55,22 @@ class CommittedOffsets(Protocol):
     def ended_transaction(self, partition: TopicPartition, ended: LoadedMarker) -> None: ...
 
 
+class Markers(Protocol):
+    """Who writes the markers of a coordinator."""
+
+    def log_ends(self, partitions: Iterable[TopicPartition], /) -> tuple[LogEnd, ...]: ...
+
+    def write(self, marker: EndMarker, where: TopicPartition, /) -> ErrorCode:
+        """OPERATION_NOT_ATTEMPTED: it is on its way, and tried again later."""
+        ...
+
+
 class LocalMarkers:
     """Appends markers to the partitions of this broker. Used on the event loop only."""
 
     def __init__(self, replicas: ReplicaManager, offsets: CommittedOffsets, clock: Clock) -> None:
+        # Called with the producer and the partition of each marker that was written.
+        self.on_written: Callable[[int, TopicPartition], None] = lambda _producer, _where: None
         self._replicas = replicas
         self._offsets = offsets
         self._clock = clock
@@ -90,6 +102,7 @@ class LocalMarkers:
             self._append(marker, partition)
         except (RecordsRejected, StorageError) as error:
             return ErrorCode(error.kafka_code)
+        self.on_written(marker.producer.producer_id, where)
         if has_offsets:
             ended = LoadedMarker(marker.producer.producer_id, marker.end)
             self._offsets.ended_transaction(where, ended)

@@ -42,7 +42,7 @@ from strandline.broker.coordination.runtime.slots import Slots
 from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.coordination.transactions.ends import TransactionEnds
-from strandline.broker.coordination.transactions.markers import LocalMarkers
+from strandline.broker.coordination.transactions.markers import Markers
 from strandline.broker.coordination.transactions.power_loss.left_open import LeftOpen
 from strandline.broker.coordination.transactions.power_loss.repair import PowerLossRepair
 from strandline.broker.coordination.transactions.producer_ids import ProducerIds
@@ -56,7 +56,10 @@ from strandline.broker.coordination.transactions.transaction import (
     TransactionVersion,
     Transition,
 )
-from strandline.broker.coordination.transactions.verification import PartitionVerification
+from strandline.broker.coordination.transactions.verification import (
+    Confirm,
+    PartitionVerification,
+)
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
@@ -106,7 +109,7 @@ class TransactionCoordinator:
         metadata: MetadataView,
         controller: Controller,
         replicas: ReplicaManager,
-        markers: LocalMarkers,
+        markers: Markers,
         left_open: LeftOpen,
         *,
         node_id: int,
@@ -166,8 +169,9 @@ class TransactionCoordinator:
             wake=self._runtime.wake,
         )
         self.is_settling = self._repair.is_settling
+        self.wake = self._runtime.wake
         self._verification = PartitionVerification(self._states, self._repair, config, clock)
-        self.confirm = self._verification.confirm
+        self.confirm: Confirm = self._verification.confirm
         self.find = self._states.find
         self._ended_total = Counter(dict.fromkeys(EndOutcome, 0))
         now_ms = self._runtime.now().monotonic_ms

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Set
 from enum import Enum, auto
+from typing import Protocol
 
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.transactions import transaction as rules
@@ -30,6 +31,19 @@ class Confirmation(Enum):
     LOOK = auto()  # must be part of it; older clients know INVALID_TXN_STATE alone
     LOOK_ABORTABLE = auto()  # must be part of it; the client aborts the transaction otherwise
     ADD = auto()  # becomes part of it with the write: transaction version 2
+
+
+class Confirm(Protocol):
+    """What says whether a batch may be written to a partition; see PartitionVerification."""
+
+    def __call__(
+        self,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        partition: TopicPartition,
+        confirmation: Confirmation,
+        together: Set[TopicPartition] = ...,
+    ) -> ErrorCode: ...
 
 
 class PartitionVerification:

@@ -327,23 +327,58 @@ def test_javas_tools_work_at_ours(mixed: Mixed) -> None:
 # --- transactions ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("through", ["ours", "apache"])
 @pytest.mark.parametrize("node", [STRANDLINE_ID, KAFKA_ID])
-def test_a_transaction_ends_at_the_broker_of_its_coordinator(mixed: Mixed, node: int) -> None:
+def test_a_transaction_ends_on_both_brokers(mixed: Mixed, node: int, through: str) -> None:
+    """Its coordinator is one of them: markers and confirmations go between the two."""
     ensure_internal_topics(mixed)
     name = name_of("transactions")
-    mixed.create(name, [[node]])
+    mixed.create(name, BOTH)
     transactional_id = group_at(node, mixed, "__transaction_state")
     producer = Producer(
-        {"bootstrap.servers": mixed.ours.bootstrap, "transactional.id": transactional_id}
+        {"bootstrap.servers": mixed.bootstraps[through], "transactional.id": transactional_id}
     )
     producer.init_transactions(WAIT_S)
-    for outcome in ("commit", "abort", "commit"):
+    outcomes = ("commit", "abort", "commit")
+    for outcome in outcomes:
         producer.begin_transaction()
-        producer.produce(name, outcome.encode(), partition=0)
-        producer.flush(WAIT_S)
+        for partition in (0, 1):
+            producer.produce(name, outcome.encode(), partition=partition)
+        assert producer.flush(WAIT_S) == 0
         getattr(producer, f"{outcome}_transaction")(WAIT_S)
     for bootstrap in mixed.bootstraps.values():
-        assert read(bootstrap, name, 0, 2) == [b"commit", b"commit"]
+        for partition in (0, 1):
+            values = read(bootstrap, name, partition, 2, **{"isolation.level": "read_committed"})
+            assert values == [b"commit", b"commit"]
+
+
+@pytest.mark.parametrize("node", [STRANDLINE_ID, KAFKA_ID])
+def test_offsets_of_a_group_elsewhere_are_part_of_a_transaction(mixed: Mixed, node: int) -> None:
+    ensure_internal_topics(mixed)
+    name = name_of("offsets")
+    mixed.create(name, BOTH)
+    other = KAFKA_ID if node == STRANDLINE_ID else STRANDLINE_ID
+    group = group_at(other, mixed, "__consumer_offsets")
+    producer = Producer(
+        {
+            "bootstrap.servers": mixed.ours.bootstrap,
+            "transactional.id": group_at(node, mixed, "__transaction_state"),
+        }
+    )
+    consumer = Consumer({"bootstrap.servers": mixed.ours.bootstrap, "group.id": group})
+    consumer.subscribe([name])
+    consumer.poll(10)
+    producer.init_transactions(WAIT_S)
+    for offset, outcome in ((5, "commit"), (7, "abort")):
+        producer.begin_transaction()
+        producer.produce(name, b"x", partition=0)
+        producer.send_offsets_to_transaction(
+            [TopicPartition(name, 1, offset)], consumer.consumer_group_metadata(), WAIT_S
+        )
+        getattr(producer, f"{outcome}_transaction")(WAIT_S)
+    (found,) = consumer.committed([TopicPartition(name, 1)], timeout=WAIT_S)
+    assert found.offset == 5
+    consumer.close()
 
 
 # --- ends ------------------------------------------------------------------------------------

@@ -1,0 +1,1 @@
+"""Transactions whose coordinator is one broker and whose partitions lie on others."""
