@@ -116,7 +116,7 @@ class MarkerChannel:
 def _taken_from(queue: deque[SentMarker]) -> list[SentMarker]:
     """Takes a request's worth of markers. An answer names producers alone, so it is one of each."""
     marker_of: dict[int, EndMarker] = {}
-    taken = []
+    taken: list[SentMarker] = []
     while queue and len(taken) < MARKERS_PER_REQUEST_MAX:
         marker = queue[0].marker
         if marker_of.setdefault(marker.producer.producer_id, marker) != marker:
