@@ -21,7 +21,6 @@ from strandline.broker.coordination.model.classic_messages import CoordinatorFau
 from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.marker_channel import (
     MarkerChannel,
-    OtherBrokers,
     SentMarker,
 )
 from strandline.broker.coordination.transactions.markers import (
@@ -29,6 +28,7 @@ from strandline.broker.coordination.transactions.markers import (
     LocalMarkers,
     log_missing_marker,
 )
+from strandline.broker.coordination.transactions.other_brokers import OtherBrokers
 from strandline.broker.coordination.transactions.states import TransactionSlot, TransactionStates
 from strandline.broker.coordination.transactions.transaction import Transaction, TransactionState
 from strandline.broker.protocol.schema.errors import ErrorCode

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.coordination.transactions.markers import EndMarker
+from strandline.broker.coordination.transactions.other_brokers import OtherBrokers
 from strandline.broker.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -33,24 +34,6 @@ log = logging.getLogger(__name__)
 
 # In one request: 20 us each for the broker that writes them.
 MARKERS_PER_REQUEST_MAX = 500
-
-
-class OtherBrokers(Protocol):
-    """The other brokers of the cluster, as a coordinator needs them."""
-
-    def leader_of(self, partition: TopicPartition) -> NodeId | None:
-        """Returns the other broker that leads a partition; None if it is this one, or nobody."""
-        ...
-
-    async def write_markers(
-        self, node_id: NodeId, request: WriteTxnMarkersRequest
-    ) -> WriteTxnMarkersResponse:
-        """Raises OSError (of which TimeoutError is one) or StrandlineError without an answer."""
-        ...
-
-    def spawn(self, task: Coroutine[object, object, None]) -> object:
-        """Runs a task until it ends, or the broker stops."""
-        ...
 
 
 class SentMarker(NamedTuple):
@@ -151,15 +134,10 @@ def _request_of(batch: Iterable[SentMarker]) -> WriteTxnMarkersRequest:
 
 def _codes_in(response: WriteTxnMarkersResponse) -> dict[tuple[int, TopicPartition], ErrorCode]:
     return {
-        (marker.producer_id, TopicPartition(topic.name, one.partition_index)): ErrorCode(
+        (marker.producer_id, TopicPartition(topic.name, one.partition_index)): ErrorCode.known(
             one.error_code
         )
-        if one.error_code in _KNOWN_CODES
-        else ErrorCode.UNKNOWN_SERVER_ERROR
         for marker in response.markers
         for topic in marker.topics
         for one in topic.partitions
     }
-
-
-_KNOWN_CODES = frozenset(ErrorCode)

@@ -42,8 +42,8 @@ from strandline.broker.coordination.runtime.slots import Slots
 from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.coordination.transactions.ends import TransactionEnds
-from strandline.broker.coordination.transactions.marker_channel import OtherBrokers
 from strandline.broker.coordination.transactions.markers import LocalMarkers
+from strandline.broker.coordination.transactions.other_brokers import OtherBrokers
 from strandline.broker.coordination.transactions.power_loss.left_open import LeftOpen
 from strandline.broker.coordination.transactions.power_loss.repair import PowerLossRepair
 from strandline.broker.coordination.transactions.producer_ids import ProducerIds
@@ -170,8 +170,12 @@ class TransactionCoordinator:
             others=others,
         )
         self.is_settling = self._repair.is_settling
-        self._verification = PartitionVerification(self._states, self._repair, config, clock)
+        self._verification = PartitionVerification(
+            self._states, self._repair, config, clock, others
+        )
         self.confirm = self._verification.confirm
+        self.elsewhere = self._verification.elsewhere
+        self.confirm_elsewhere = self._verification.confirm_elsewhere
         self.find = self._states.find
         self._ended_total = Counter(dict.fromkeys(EndOutcome, 0))
         now_ms = self._runtime.now().monotonic_ms
