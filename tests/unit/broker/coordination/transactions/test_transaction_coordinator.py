@@ -36,6 +36,13 @@ from strandline.broker.coordination.transactions.transaction_coordinator import 
 )
 from strandline.broker.coordination.transactions.verification import Confirmation
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
+from strandline.broker.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
 from strandline.broker.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
@@ -109,6 +116,11 @@ class OtherBroker:
     is_away: bool = False
     requests: list[WriteTxnMarkersRequest] = field(default_factory=list)
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+    added: list[AddPartitionsToTxnRequest] = field(default_factory=list)
+    # What it says of all partitions of a transaction, or of the request.
+    added_code: int = ErrorCode.NONE
+    whole_code: int = ErrorCode.NONE
+    coordinated: str = "tx"
 
     def leader_of(self, partition: TopicPartition) -> int | None:
         return 2 if partition in self.led else None
@@ -122,6 +134,34 @@ class OtherBroker:
         if self.is_away:
             raise ConnectionResetError
         return all_written(request, self.code)
+
+    async def add_partitions(
+        self, node_id: int, request: AddPartitionsToTxnRequest
+    ) -> AddPartitionsToTxnResponse:
+        assert node_id == 2
+        self.added.append(request)
+        if self.is_away:
+            raise ConnectionResetError
+        return AddPartitionsToTxnResponse(
+            error_code=self.whole_code,
+            results_by_transaction=[
+                AddPartitionsToTxnResult(
+                    transactional_id=self.coordinated,
+                    topic_results=[
+                        AddPartitionsToTxnTopicResult(
+                            name=topic.name,
+                            results_by_partition=[
+                                AddPartitionsToTxnPartitionResult(
+                                    partition_index=index, partition_error_code=self.added_code
+                                )
+                                for index in topic.partitions
+                            ],
+                        )
+                        for topic in request.transactions[0].topics
+                    ],
+                )
+            ],
+        )
 
     def spawn(self, task: Coroutine[Any, Any, None]) -> object:
         return asyncio.create_task(task)
@@ -1023,5 +1063,101 @@ def test_a_partition_is_asked_once_at_a_time() -> None:
         await coordinator.end("tx", producer, COMMIT, V2)
         await asyncio.sleep(5)
         assert len(world.other.requests) == 1
+
+    play(scenario)
+
+
+def elsewhere(world: TransactionWorld) -> TransactionCoordinator:
+    """A coordinator of a broker on which no partition of the transactions' topic is led."""
+    records = topic_records(TRANSACTION_TOPIC, uuid.UUID(int=9), ((2,), (2,)), {})
+    world.image = world.image.apply_entry(records)
+    world.other.led = {TopicPartition(TRANSACTION_TOPIC, index) for index in range(2)}
+    return world.transactions()
+
+
+@pytest.mark.parametrize("confirmation", list(Confirmation))
+def test_a_coordinator_elsewhere_is_asked_once_about_all_partitions(
+    confirmation: Confirmation,
+) -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = elsewhere(world)
+        assert coordinator.elsewhere("tx") == 2
+        assert coordinator.elsewhere("") is None
+        codes = await coordinator.confirm_elsewhere(
+            2, "tx", ProducerIdentity(7, 3), {A, ELSEWHERE}, confirmation
+        )
+        assert codes == {A: ErrorCode.NONE, ELSEWHERE: ErrorCode.NONE}
+        (request,) = world.other.added
+        (asked,) = request.transactions
+        assert (asked.transactional_id, asked.producer_id, asked.producer_epoch) == ("tx", 7, 3)
+        assert asked.verify_only is (confirmation is not Confirmation.ADD)
+        assert [(one.name, list(one.partitions)) for one in asked.topics] == [("t", [0, 1])]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("said", "confirmation", "told"),
+    [
+        (ErrorCode.PRODUCER_FENCED, Confirmation.LOOK, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ErrorCode.TRANSACTION_ABORTABLE, Confirmation.LOOK, ErrorCode.INVALID_TXN_STATE),
+        (
+            ErrorCode.TRANSACTION_ABORTABLE,
+            Confirmation.LOOK_ABORTABLE,
+            ErrorCode.TRANSACTION_ABORTABLE,
+        ),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, Confirmation.ADD, ErrorCode.CONCURRENT_TRANSACTIONS),
+        # It is this broker that asked the wrong one.
+        (ErrorCode.NOT_COORDINATOR, Confirmation.ADD, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (12345, Confirmation.ADD, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_what_a_coordinator_elsewhere_says_is_told_as_clients_know_it(
+    said: int, confirmation: Confirmation, told: ErrorCode
+) -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = elsewhere(world)
+        world.other.added_code = said
+        codes = await coordinator.confirm_elsewhere(
+            2, "tx", ProducerIdentity(7, 3), {A}, confirmation
+        )
+        assert codes == {A: told}
+        assert coordinator.statistics().refused_partitions_total == 1
+
+    play(scenario)
+
+
+def test_a_coordinator_elsewhere_that_gives_no_or_another_answer_confirms_nothing() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = elsewhere(world)
+
+        async def told() -> ErrorCode:
+            codes = await coordinator.confirm_elsewhere(
+                2, "tx", ProducerIdentity(7, 3), {A}, Confirmation.ADD
+            )
+            return codes[A]
+
+        world.other.is_away = True
+        assert await told() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        world.other.is_away, world.other.coordinated = False, "another"
+        assert await told() is ErrorCode.UNKNOWN_SERVER_ERROR
+        # A right that this broker lacks is none that its client could get.
+        world.other.whole_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert await told() is ErrorCode.INVALID_TXN_STATE
+        world.other.whole_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert await told() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    play(scenario)
+
+
+def test_partitions_are_not_verified_elsewhere_where_the_key_says_so() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = elsewhere(world)
+        world.config = replace(CONFIG, verifies_partitions=False)
+        producer = ProducerIdentity(7, 3)
+        codes = await coordinator.confirm_elsewhere(2, "tx", producer, {A}, Confirmation.LOOK)
+        assert (codes, world.other.added) == ({A: ErrorCode.NONE}, [])
+        await coordinator.confirm_elsewhere(2, "tx", producer, {A}, Confirmation.ADD)
+        assert len(world.other.added) == 1
 
     play(scenario)
