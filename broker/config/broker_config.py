@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from strandline.broker.audit.config import AuditConfig
 from strandline.broker.authorization.config import AuthorizerConfig
+from strandline.broker.cluster.membership.config import MembershipConfig
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.config.listeners import Listener
 from strandline.broker.config.sections import (
@@ -28,6 +29,7 @@ from strandline.broker.config.sections import (
 from strandline.broker.coordination.model.group_config import GroupConfig
 from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.network.config import NetworkConfig
+from strandline.broker.peers.config import PeerConfig
 from strandline.broker.quotas.cold_pace import PaceConfig
 from strandline.broker.quotas.quotas import ConnectionRates, QuotaWindows
 from strandline.broker.tls.config import TlsConfig
@@ -39,6 +41,7 @@ from strandline.storage.tiering.partition.config import TieringConfig
 # Headings of docs/reference/configuration.md.
 _NETWORK = "Identity and listeners"
 _TLS = "TLS"
+_CLUSTER = "Controllers and other brokers"
 _CONNECTIONS = "Connections and requests"
 _TOPICS = "Topics"
 _LOG = "Log folders and background work"
@@ -60,6 +63,8 @@ class BrokerConfig:
     authorizer: AuthorizerConfig = section(AuthorizerConfig, _NETWORK)
     audit: AuditConfig = section(AuditConfig, _NETWORK)
     tls: TlsConfig = section(TlsConfig, _TLS)
+    membership: MembershipConfig = section(MembershipConfig, _CLUSTER)
+    peers: PeerConfig = section(PeerConfig, _CLUSTER)
 
     network: NetworkConfig = section(NetworkConfig, _CONNECTIONS)
     connection_rates: ConnectionRates = section(ConnectionRates, _CONNECTIONS)

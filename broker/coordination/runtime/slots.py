@@ -228,7 +228,7 @@ class Slots(Generic[S]):
             return slot
         led = topic.partitions[index]
         # It may have been offline when the metadata said that it is led here.
-        return self.on_lead(index, led.leader_epoch) if led.leader == self._node_id else None
+        return self.on_lead(index, led.leader_epoch) if led.is_led_by(self._node_id) else None
 
     # --- leading -----------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class Slots(Generic[S]):
         for topic in delta.topics.changed():
             if topic.name == self._topic.name:
                 for led in topic.partitions:
-                    if led.leader == self._node_id:
+                    if led.is_led_by(self._node_id):
                         self.on_lead(led.partition, led.leader_epoch)
                     else:
                         resigned += self.on_resign(led.partition)

@@ -28,7 +28,7 @@ from strandline.broker.coordination.transactions.markers import (
     LocalMarkers,
     log_missing_marker,
 )
-from strandline.broker.coordination.transactions.other_brokers import OtherBrokers
+from strandline.broker.coordination.transactions.peers import TransactionPeers
 from strandline.broker.coordination.transactions.states import TransactionSlot, TransactionStates
 from strandline.broker.coordination.transactions.transaction import Transaction, TransactionState
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -81,7 +81,7 @@ class TransactionEnds:
         is_gone: Callable[[TopicPartition], bool],
         is_settling: Callable[[TopicPartition], bool],
         wake: Callable[[], None],
-        others: OtherBrokers | None = None,
+        others: TransactionPeers | None = None,
     ) -> None:
         """`is_gone` says whether a partition was deleted, `is_settling` whether it takes no marker
         yet. `wake` lets `go_on_all` be called soon. A lone broker has no `others`.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.coordination.transactions.markers import EndMarker
-from strandline.broker.coordination.transactions.other_brokers import OtherBrokers
+from strandline.broker.coordination.transactions.peers import TransactionPeers
 from strandline.broker.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -51,7 +51,7 @@ Answered = Callable[[SentMarker, ErrorCode], None]
 class MarkerChannel:
     """The markers on their way to other brokers. Used on the event loop only."""
 
-    def __init__(self, brokers: OtherBrokers, answered: Answered) -> None:
+    def __init__(self, brokers: TransactionPeers, answered: Answered) -> None:
         """`answered` is called once for each marker that was sent."""
         self._brokers = brokers
         self._answered = answered

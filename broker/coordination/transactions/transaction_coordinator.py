@@ -43,7 +43,7 @@ from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.coordination.transactions.ends import TransactionEnds
 from strandline.broker.coordination.transactions.markers import LocalMarkers
-from strandline.broker.coordination.transactions.other_brokers import OtherBrokers
+from strandline.broker.coordination.transactions.peers import TransactionPeers
 from strandline.broker.coordination.transactions.power_loss.left_open import LeftOpen
 from strandline.broker.coordination.transactions.power_loss.repair import PowerLossRepair
 from strandline.broker.coordination.transactions.producer_ids import ProducerIds
@@ -114,7 +114,7 @@ class TransactionCoordinator:
         clock: Clock,
         reads: Executor,
         believed_ms: Callable[[], TimestampMs] | None = None,
-        others: OtherBrokers | None = None,
+        others: TransactionPeers | None = None,
     ) -> None:
         """`config` gives the keys in force; `reads` runs the blocking part of loading.
 

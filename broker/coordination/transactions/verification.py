@@ -18,7 +18,7 @@ from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.config import TransactionConfig
-from strandline.broker.coordination.transactions.other_brokers import OtherBrokers
+from strandline.broker.coordination.transactions.peers import TransactionPeers
 from strandline.broker.coordination.transactions.power_loss.repair import PowerLossRepair
 from strandline.broker.coordination.transactions.states import TransactionSlot, TransactionStates
 from strandline.broker.coordination.transactions.transaction import (
@@ -56,7 +56,7 @@ class PartitionVerification:
         repair: PowerLossRepair,
         config: Callable[[], TransactionConfig],
         clock: Clock,
-        others: OtherBrokers | None = None,
+        others: TransactionPeers | None = None,
     ) -> None:
         self._states = states
         self._repair = repair

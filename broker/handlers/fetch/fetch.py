@@ -204,8 +204,8 @@ class FetchHandler:
                 found.answers.append((wanted, None, denied_answer(wanted.partition)))
                 continue
             partition = served.get(wanted.partition)
-            if partition is None:
-                refusal = self._refusal_of_missing(wanted, plan.session)
+            if partition is None or not partition.is_leader:
+                refusal = self._refusal(wanted, partition, plan.session)
                 answer = refused_answer(wanted.partition, refusal, plan.header.api_version)
                 found.must_answer = True
             else:
@@ -300,19 +300,26 @@ class FetchHandler:
             topic, index = wanted.key
             partition = self._replicas.partitions_of(topic).get(index)
             if partition is None:
-                refusal = self._refusal_of_missing(wanted, plan.session)
+                refusal = self._refusal(wanted, None, plan.session)
             else:
                 refusal = follower_refusal(partition, wanted.current_leader_epoch)
             answer = refused_answer(index, refusal, plan.header.api_version)
             found.answers.append((wanted, partition, answer))
         return found
 
-    def _refusal_of_missing(
-        self, wanted: WantedPartition, session: FetchSession | None
+    def _refusal(
+        self, wanted: WantedPartition, partition: Partition | None, session: FetchSession | None
     ) -> LeaderRefusal:
-        """As in KafkaApis and ReplicaManager, a session uses the name that the id had when it was
+        """Returns why a partition is not served here: it is led elsewhere, or not on this broker.
+
+        As in KafkaApis and ReplicaManager, a session uses the name that the id had when it was
         added: there the topic is gone, or another one has its name.
         """
+        led_elsewhere = (
+            None if partition is None else partition.refusal(wanted.current_leader_epoch)
+        )
+        if led_elsewhere is not None:
+            return led_elsewhere
         refusal = self._replicas.refusal_of_missing(*wanted.key)
         names = {} if session is None or wanted.topic_id is None else session.names
         if refusal.code is not ErrorCode.UNKNOWN_TOPIC_ID or wanted.topic_id not in names:

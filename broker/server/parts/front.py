@@ -36,6 +36,7 @@ from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from strandline.broker.audit.record import AuditRecord
+    from strandline.broker.cluster.membership.envelope import Forwarder
     from strandline.broker.server.tls import TlsListeners
 
 log = logging.getLogger(__name__)
@@ -61,8 +62,11 @@ class FrontParts(Part):
         *,
         spawn: Spawn,
         archive: ArchiveSources | None = None,
+        forwarder: Forwarder | None = None,
     ) -> FrontParts:
-        """`spawn` starts the tasks of connections. Without an `archive` its metrics are none."""
+        """`spawn` starts the tasks of connections. Without an `archive` its metrics are none; with
+        a `forwarder` another node decides on the metadata.
+        """
         clock, running = environment.clock, metadata.running
         traffic, failed_logins = RequestTraffic(), FailedLogins(clock)
         record = _record(running.static.audit.file, clock)
@@ -96,6 +100,7 @@ class FrontParts(Part):
             advertised=running.advertised,
             decoding=environment.workers.decoding,
             record=record,
+            forwarder=forwarder,
         )
         tls = _tls_of(running.static)
         handlers = ConnectionHandlers(

@@ -7,8 +7,9 @@ from functools import partial
 
 from strandline.broker.authorization.authorizer import Authorizer
 from strandline.broker.authorization.denials import DenialLog
-from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.active_controller import ActiveController
+from strandline.broker.cluster.metadata.controller import register_broker
+from strandline.broker.cluster.metadata.controller_messages import Controller
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.log_reader import is_empty
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
@@ -41,7 +42,7 @@ class ArchiveUnknown(StrandlineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataParts(Part):
-    """The image with its log, the configuration in force, and the limits of clients."""
+    """The image, the configuration in force, and the limits of clients."""
 
     running: RunningConfig
     alterations: Alterations
@@ -49,41 +50,39 @@ class MetadataParts(Part):
     # None: every client may do everything.
     authorizer: Authorizer | None
     cold_pace: ColdPace
-    metadata_log: MetadataLog
     metadata: MetadataView
-    controller: ActiveController
+    controller: Controller
 
     @classmethod
     async def make(
         cls,
         environment: Environment,
         running: RunningConfig,
-        metadata_log: MetadataLog,
-        active: ActiveController,
+        view: MetadataView,
+        controller: Controller,
         *,
         purges: FinishedPurges | None = None,
     ) -> MetadataParts:
-        """The view of `active` is loaded, and published first to `running` and what is made here.
+        """The view is loaded, and published first to `running` and what is made here.
 
         `purges` are noted in the metadata, if they are this broker's to change.
         """
         quotas = ClientQuotas(environment.clock, running.static.quota_windows)
-        await active.view.publish_to(running.follow, quotas.follow)
+        await view.publish_to(running.follow, quotas.follow)
         authorizer, rules = None, running.static.authorizer
         if rules.is_enabled:
             told = DenialLog(environment.clock)
             authorizer = Authorizer(rules, on_denied=told.note)
-            await active.view.publish_to(authorizer.follow)
+            await view.publish_to(authorizer.follow)
         return cls(
             running=running,
             alterations=Alterations(),
             quotas=quotas,
             authorizer=authorizer,
             cold_pace=ColdPace(lambda: running.current.pace),
-            metadata_log=metadata_log,
-            metadata=active.view,
-            controller=active,
-            loops={} if purges is None else {"purges": partial(purges.note_forever, active)},
+            metadata=view,
+            controller=controller,
+            loops={} if purges is None else {"purges": partial(purges.note_forever, controller)},
         )
 
     @property
@@ -100,6 +99,7 @@ async def load_own_metadata(
     environment: Environment,
     config: BrokerConfig,
     storage: StorageParts,
+    metadata_log: MetadataLog,
     *,
     mirror: ObjectStore | None,
     purges: FinishedPurges,
@@ -109,18 +109,17 @@ async def load_own_metadata(
     Raises ArchiveUnknown, WrongFolder, StorageError.
     """
     log_dirs, worker = storage.log_dirs, environment.workers.metadata
-    metadata_log = make_metadata_log(storage, environment.clock, mirror=mirror)
     await in_worker(worker, partial(load_metadata, metadata_log, config, log_dirs, mirror))
     await in_worker(worker, partial(register, metadata_log, config, log_dirs))
     running, view = RunningConfig(config), MetadataView(metadata_log.image)
     active = ActiveController(view, metadata_log, decisions(running), executor=worker)
-    return await MetadataParts.make(environment, running, metadata_log, active, purges=purges)
+    return await MetadataParts.make(environment, running, view, active, purges=purges)
 
 
 def register(metadata_log: MetadataLog, config: BrokerConfig, log_dirs: LogDirs) -> None:
     """Registers this process in its own metadata log; blocks. Raises StorageError."""
     process = new_registration(config, log_dirs)
-    metadata_log.append(controller.register_broker(metadata_log.image, process).records)
+    metadata_log.append(register_broker(metadata_log.image, process).records)
 
 
 def make_metadata_log(

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from strandline.broker.protocol.codec import codec
-from strandline.broker.protocol.schema.api import SPECS, ApiKey
+from strandline.broker.protocol.schema.api import EVERY_SPEC, ApiKey
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.protocol.schema.schema import (
     OWN_TAG_MIN,
@@ -93,7 +93,7 @@ def every_message() -> list[tuple[type[Message], int]]:
     """All classes and versions that we have tables for."""
     return [
         (cls, version)
-        for key, row in SPECS.items()
+        for key, row in EVERY_SPEC.items()
         for version in row.supported
         for cls in (codec.request_class(key), response_class(key))
     ]

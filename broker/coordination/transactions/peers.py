@@ -21,7 +21,7 @@ from strandline.broker.protocol.messages.write_txn_markers import (
 from strandline.storage.model import TopicPartition
 
 
-class OtherBrokers(Protocol):
+class TransactionPeers(Protocol):
     """Requests raise OSError (of which TimeoutError is one) or StrandlineError without answer."""
 
     def leader_of(self, partition: TopicPartition) -> NodeId | None:
