@@ -48,11 +48,10 @@ async def start_seat(
         lookups=environment.workers.lookups,
     )
     replicas = await serve_partitions(environment, storage, metadata, tiers=tiers)
-    elsewhere = ElsewhereParts.make(environment, config, metadata)
+    elsewhere = ElsewhereParts.make(environment, config, metadata, spawn=spawn)
     coordinators = await CoordinatorParts.make(
-        environment, storage, metadata, replicas, markers_by=elsewhere.markers_by
+        environment, storage, metadata, replicas, others=elsewhere.brokers
     )
-    elsewhere.verify_for(coordinators)
     logs = LogParts.make(
         environment,
         storage,

@@ -203,11 +203,17 @@ class Slots(Generic[S]):
         Raises CoordinatorFault.
         """
         await self.ensure_topic()
+        where = self.place_of(name)
+        if where is None:
+            raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return where
+
+    def place_of(self, name: str) -> TopicPartition | None:
+        """Returns where an id lies, whoever leads that; None without the topic."""
         topic = self.topic()
         if topic is None:
-            raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        index = coordinating_partition(name, topic.partition_count)
-        return TopicPartition(topic.name, index)
+            return None
+        return TopicPartition(topic.name, coordinating_partition(name, topic.partition_count))
 
     def at(self, index: int) -> Slot[S] | None:
         """Returns the slot of a partition, in any state; None if it is not on this broker."""

@@ -1,15 +1,16 @@
 """Writes the markers that end transactions: the way from a coordinator to the partitions.
 
-    coordinator --> TransactionMarker --> LocalMarkers --> partitions that this broker leads
+    coordinator --> EndMarker --> LocalMarkers  --> partitions that this broker leads
+                              --> MarkerChannel --> WriteTxnMarkers to the leader, whose handler
+                                                    calls `LocalMarkers.write`
 
-A lone broker leads every partition, so a marker is an append. With several brokers the coordinator
-sends WriteTxnMarkers to the leader (`elsewhere/`), whose handler calls `LocalMarkers.write` too.
+In a partition of this broker a marker is an append.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
@@ -55,22 +56,10 @@ class CommittedOffsets(Protocol):
     def ended_transaction(self, partition: TopicPartition, ended: LoadedMarker) -> None: ...
 
 
-class Markers(Protocol):
-    """Who writes the markers of a coordinator."""
-
-    def log_ends(self, partitions: Iterable[TopicPartition], /) -> tuple[LogEnd, ...]: ...
-
-    def write(self, marker: EndMarker, where: TopicPartition, /) -> ErrorCode:
-        """OPERATION_NOT_ATTEMPTED: it is on its way, and tried again later."""
-        ...
-
-
 class LocalMarkers:
     """Appends markers to the partitions of this broker. Used on the event loop only."""
 
     def __init__(self, replicas: ReplicaManager, offsets: CommittedOffsets, clock: Clock) -> None:
-        # Called with the producer and the partition of each marker that was written.
-        self.on_written: Callable[[int, TopicPartition], None] = lambda _producer, _where: None
         self._replicas = replicas
         self._offsets = offsets
         self._clock = clock
@@ -102,7 +91,6 @@ class LocalMarkers:
             self._append(marker, partition)
         except (RecordsRejected, StorageError) as error:
             return ErrorCode(error.kafka_code)
-        self.on_written(marker.producer.producer_id, where)
         if has_offsets:
             ended = LoadedMarker(marker.producer.producer_id, marker.end)
             self._offsets.ended_transaction(where, ended)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.group_configs import member_times
 from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.consumer_messages import MemberTimes
-from strandline.broker.coordination.transactions.markers import LocalMarkers, Markers
+from strandline.broker.coordination.transactions.markers import LocalMarkers
+from strandline.broker.coordination.transactions.peers import TransactionPeers
 from strandline.broker.coordination.transactions.power_loss.left_open import LeftOpen
 from strandline.broker.coordination.transactions.transaction_coordinator import (
     TransactionCoordinator,
@@ -38,9 +38,9 @@ class CoordinatorParts(Part):
         metadata: MetadataParts,
         replicas: ReplicaManager,
         *,
-        markers_by: Callable[[LocalMarkers], Markers] = lambda local: local,
+        others: TransactionPeers | None = None,
     ) -> CoordinatorParts:
-        """`markers_by` makes what writes the markers of partitions that other brokers lead."""
+        """`others` are the brokers that lead partitions, too."""
         running, image_of = metadata.running, metadata.metadata
         config, clock = running.static, environment.clock
         lookups, believed_ms = environment.workers.lookups, storage.guard.now_ms
@@ -66,12 +66,13 @@ class CoordinatorParts(Part):
             image_of,
             metadata.controller,
             replicas,
-            markers_by(markers),
+            markers,
             LeftOpen(replicas),
             node_id=config.node_id,
             clock=clock,
             reads=lookups,
             believed_ms=believed_ms,
+            others=others,
         )
         late = LateTransactions(
             replicas,

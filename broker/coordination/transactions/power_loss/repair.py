@@ -37,7 +37,7 @@ from strandline.broker.coordination.runtime.slots import Slot, Slots
 from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.markers import (
     EndMarker,
-    Markers,
+    LocalMarkers,
     log_missing_marker,
 )
 from strandline.broker.coordination.transactions.power_loss.left_open import LeftOpen
@@ -85,7 +85,7 @@ class PowerLossRepair:
 
     def __init__(
         self,
-        markers: Markers,
+        markers: LocalMarkers,
         left_open: LeftOpen,
         quiet_log: QuietLog,
         *,

@@ -1,1 +1,0 @@
-"""Transactions whose coordinator is one broker and whose partitions lie on others."""
