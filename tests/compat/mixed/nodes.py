@@ -110,10 +110,13 @@ class KafkaNode:
 
 
 def kafka_controller(
-    folder: Path, *, features: Sequence[str] = WITHOUT_GROUPS_OF_OTHER_KINDS
+    folder: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    features: Sequence[str] = WITHOUT_GROUPS_OF_OTHER_KINDS,
 ) -> KafkaNode:
     port = ReservedPort().number
-    settings = {
+    wanted = {
         "process.roles": "controller",
         "node.id": str(CONTROLLER_ID),
         "controller.quorum.bootstrap.servers": f"127.0.0.1:{port}",
@@ -121,8 +124,9 @@ def kafka_controller(
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": PLAIN,
         "log.dirs": str(folder / "data"),
+        **(settings or {}),
     }
-    return KafkaNode(folder, settings, port=port, features=features, is_controller=True)
+    return KafkaNode(folder, wanted, port=port, features=features, is_controller=True)
 
 
 def kafka_broker(folder: Path, controller: KafkaNode) -> KafkaNode:
