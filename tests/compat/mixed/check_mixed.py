@@ -151,8 +151,10 @@ def ensure_internal_topics(mixed: Mixed) -> None:
     consumer = Consumer(
         {"bootstrap.servers": mixed.ours.bootstrap, "group.id": "any", "enable.auto.commit": False}
     )
-    consumer.subscribe(["nothing"])
-    eventually(lambda: consumer.poll(0.1) is None and consumer.memberid())
+    name = name_of("any")
+    mixed.create(name, BOTH)
+    consumer.subscribe([name])
+    eventually(lambda: consumer.poll(0.1) is None and consumer.assignment())
     consumer.close()
 
 
