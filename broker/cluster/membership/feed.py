@@ -112,6 +112,8 @@ class MetadataFeed:
         # Its publication failed, and is tried again.
         self._unpublished: Applied | None = None
         self._published_offset: Offset = -1
+        # Why there is no active controller; empty while there is one.
+        self.last_fault = ""
         # When the last answer of the active controller came.
         self._heard_s = clock.monotonic_s()
 
@@ -161,13 +163,14 @@ class MetadataFeed:
             await self._fetch(address)
         except (PeerError, _Doubtful) as error:
             self._failures += 1
+            self.last_fault = str(error)
             if active is not None:
                 self._quorum.doubt(active)
             if isinstance(error, PeerError):
                 self._say(address, error)
             await asyncio.sleep(RETRIES.wait_s(self._failures))
         else:
-            self._failures = 0
+            self._failures, self.last_fault = 0, ""
 
     # --- one fetch ---------------------------------------------------------------------------
 

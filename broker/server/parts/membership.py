@@ -152,7 +152,7 @@ class MembershipParts(Part):
                 opened.callback(living.cancel)
                 epoch = await following.meanwhile(living.meanwhile(manager.registered()))  # 3
         except TimeoutError:
-            reason = manager.last_refusal or "no active controller answers"
+            reason = manager.last_refusal or feed.last_fault or "no active controller answers"
             raise NoControllers(
                 f"broker {config.node_id} is not registered after {wait_s:g} s: {reason}"
             ) from None

@@ -524,7 +524,7 @@ def test_a_controller_that_wants_a_login_and_a_certificate_lets_ours_in(tmp_path
         wrong = {"initial.broker.registration.timeout.ms": "4000"}
         said = refused(tmp_path / "wrong", controller, {**as_user("broker", "x"), **wrong})
         assert "refuses the login of 'broker'" in said
-        said = refused(tmp_path / "nobody", controller, as_user("nobody", "n"))
+        said = refused(tmp_path / "nobody", controller, {**as_user("nobody", "n"), **wrong})
         assert "CLUSTER_AUTHORIZATION_FAILED" in said
         settings = as_user("broker", "b")
         with strandline_broker(tmp_path / "ours", controller, settings) as ours:
