@@ -114,8 +114,6 @@ class MetadataFeed:
         self._published_offset: Offset = -1
         # Why there is no active controller; empty while there is one.
         self.last_fault = ""
-        # When the last answer of the active controller came.
-        self._heard_s = clock.monotonic_s()
 
     def __repr__(self) -> str:
         return f"<MetadataFeed {self._replay!r} high watermark={self._high_watermark}>"
@@ -124,11 +122,6 @@ class MetadataFeed:
     def applied_offset(self) -> Offset:
         """The last record whose change is published; -1 before the first one."""
         return self._published_offset
-
-    @property
-    def silence_s(self) -> float:
-        """Seconds since the active controller answered."""
-        return self._clock.monotonic_s() - self._heard_s
 
     async def caught_up(self) -> None:
         """Returns when all that was committed at the first answer is published."""
@@ -191,7 +184,6 @@ class MetadataFeed:
         if active is None or active.address != address:
             # It was deposed while it answered.
             raise _Doubtful(f"{address} is not the active controller")
-        self._heard_s = self._clock.monotonic_s()
         await self._take(partition, active)
 
     def _request(self) -> FetchRequest:
