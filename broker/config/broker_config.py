@@ -25,6 +25,7 @@ from strandline.broker.config.sections import (
     ReplicationConfig,
     SaslConfig,
 )
+from strandline.broker.controller.config import ControllerConfig
 from strandline.broker.coordination.model.group_config import GroupConfig
 from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.network.config import NetworkConfig
@@ -45,6 +46,10 @@ _LOG = "Log folders and background work"
 _TIER = "Remote tier"
 _GROUPS = "Consumer groups"
 _TRANSACTIONS = "Transactions"
+_CONTROLLER = "Controller"
+
+# A role in `process.roles`.
+CONTROLLER = "controller"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +78,8 @@ class BrokerConfig:
     groups: GroupConfig = section(GroupConfig, _GROUPS)
     transactions: TransactionConfig = section(TransactionConfig, _TRANSACTIONS)
 
+    controller: ControllerConfig = section(ControllerConfig, _CONTROLLER)
+
     logs: LogDirsConfig = section(LogDirsConfig, _LOG)
     cleaner: CleanerConfig = section(CleanerConfig, _LOG)
     replication: ReplicationConfig = section(ReplicationConfig, _LOG)
@@ -84,10 +91,17 @@ class BrokerConfig:
     pace: PaceConfig = section(PaceConfig, _TIER)
     replica: ReplicaConfig = section(ReplicaConfig, _TIER)
 
+    # As `process.roles` has them: none for a lone broker.
+    roles: tuple[str, ...] = ()
     listeners: tuple[Listener, ...] = ()
     advertised_listeners: tuple[Listener, ...] = ()
     given: Mapping[str, str] = field(default_factory=dict)
     ignored: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether the process is a controller alone: it has no records and no clients."""
+        return self.roles == (CONTROLLER,)
 
     @property
     def node_id(self) -> int:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.broker_config import CONTROLLER, BrokerConfig
 from strandline.broker.config.listener_keys import broker_config, of_listener
 from strandline.broker.config.listeners import (
     advertise,
@@ -196,15 +196,17 @@ def _sort_keys(
 
 def _cluster_fault(entry: Property) -> str | None:
     """Returns the fault of an ignored key whose value asks for a cluster; one broker is none."""
-    if entry.key == "process.roles":
-        roles = [role.strip() for role in entry.value.split(",")]
-        if "broker" not in roles:
-            return f"process.roles={entry.value}: expected broker or broker,controller"
+    if entry.key == "process.roles" and not set(_roles(entry)) <= {"broker", CONTROLLER}:
+        return f"process.roles={entry.value}: expected broker, controller or broker,controller"
     if entry.key in ("controller.quorum.voters", "controller.quorum.bootstrap.servers"):
         voters = [voter for voter in entry.value.split(",") if voter.strip()]
         if len(voters) > 1:
             return f"{entry.key}: strandline does not join a quorum; expected at most one entry"
     return None
+
+
+def _roles(entry: Property) -> tuple[str, ...]:
+    return tuple(role.strip() for role in entry.value.split(",") if role.strip())
 
 
 def _topic_defaults(given: Mapping[str, str]) -> dict[str, str]:
@@ -237,6 +239,9 @@ def _with_listeners(config: BrokerConfig, given: _Given) -> BrokerConfig:
     names = given.get("controller.listener.names")
     controllers = {name.strip().upper() for name in names.value.split(",")} if names else set()
     written = config.identity
+    roles = _roles(given["process.roles"]) if "process.roles" in given else ()
+    if roles == (CONTROLLER,):
+        return _with_controller_listeners(replace(config, roles=roles), controllers)
     listeners = without_controllers(parse_listeners("listeners", written.listeners), controllers)
     if not listeners:
         raise InvalidConfig("listeners: expected at least one NAME://host:port for clients")
@@ -246,6 +251,24 @@ def _with_listeners(config: BrokerConfig, given: _Given) -> BrokerConfig:
         advertised = without_controllers(
             parse_listeners("advertised.listeners", written.advertised_listeners), controllers
         )
+    return replace(
+        config, listeners=listeners, advertised_listeners=advertise(listeners, advertised)
+    )
+
+
+def _with_controller_listeners(config: BrokerConfig, names: Collection[str]) -> BrokerConfig:
+    """A controller listens for brokers, and no client meets it."""
+    written = config.identity
+    listeners = parse_listeners("listeners", written.listeners)
+    if without_controllers(listeners, names):
+        raise InvalidConfig(
+            "process.roles=controller: expected listeners that controller.listener.names names,"
+            f" but found {', '.join(map(str, without_controllers(listeners, names)))}"
+        )
+    check_protocols(listeners, parse_protocol_map(written.protocols))
+    advertised = None
+    if written.advertised_listeners:
+        advertised = parse_listeners("advertised.listeners", written.advertised_listeners)
     return replace(
         config, listeners=listeners, advertised_listeners=advertise(listeners, advertised)
     )

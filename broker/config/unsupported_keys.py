@@ -41,13 +41,13 @@ def _table(by_reason: Mapping[str, str]) -> tuple[UnsupportedKeys, ...]:
 _IGNORED_BY_REASON = {
     "metadata is strandline's own log of objects; there is no controller quorum": """
         process.roles controller. metadata. early.start.listeners broker.heartbeat.interval.ms
-        broker.session.timeout.ms initial.broker.registration.timeout.ms
+        initial.broker.registration.timeout.ms
         broker.id.generation.enable reserved.broker.max.id server.max.startup.time.ms
         log.dir.failure.timeout.ms
     """,
     "there is one broker, which holds every replica": """
         inter.broker.listener.name inter.broker.protocol.version replica. num.replica.fetchers
-        auto.leader.rebalance.enable leader.imbalance. controlled.shutdown. request.timeout.ms
+        leader.imbalance. controlled.shutdown. request.timeout.ms
         replication.quota. unclean.leader.election.interval.ms eligible.leader.replicas.enable
         offsets.topic.replication.factor offsets.commit.
         transaction.state.log.replication.factor transaction.state.log.min.isr

@@ -12,7 +12,11 @@ from strandline.broker.cluster.metadata.image import MetadataImage, PartitionIma
 from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.controller.directories import is_online
 from strandline.broker.controller.elections import Electorate, change_of, directory_of
-from strandline.broker.controller.messages import AssignDirectories, AssignedReplica
+from strandline.broker.controller.messages import (
+    AssignDirectories,
+    AssignedReplicas,
+    ReplicaInFolder,
+)
 from strandline.broker.controller.registration import check_epoch
 from strandline.broker.protocol.formats.metadata_records import (
     UNASSIGNED_DIRECTORY,
@@ -24,38 +28,33 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import TopicId
 
 
-def assign(image: MetadataImage, asked: AssignDirectories) -> Decision[AssignedReplica]:
-    """Returns one result for each replica, in order. Raises Refusal for a stale broker epoch."""
-    broker = check_epoch(image, asked.node_id, asked.broker_epoch)
+def assign(image: MetadataImage, asked: AssignDirectories) -> Decision[AssignedReplicas]:
+    """Notes the folders that are known replicas; each other one has its error."""
+    try:
+        broker = check_epoch(image, asked.node_id, asked.broker_epoch)
+    except Refusal as refusal:
+        refused = AssignedReplicas(error_code=refusal.error_code, error_message=refusal.message)
+        return Decision(records=(), results=(refused,))
     records: list[MetadataRecord] = []
-    results: list[AssignedReplica] = []
+    codes: dict[ReplicaInFolder, ErrorCode] = {}
     for directory in asked.directories:
         for topic in directory.topics:
             for one in topic.partitions:
-                code = ErrorCode.NONE
+                place = directory.id, topic.topic_id, one.partition_index
+                codes[place] = ErrorCode.NONE
                 try:
-                    records += _assigned(
-                        image, broker, topic.topic_id, one.partition_index, directory.id
-                    )
+                    records += _assigned(image, broker, *place)
                 except Refusal as refusal:
-                    code = refusal.error_code
-                results.append(
-                    AssignedReplica(
-                        directory=directory.id,
-                        topic_id=topic.topic_id,
-                        partition=one.partition_index,
-                        error_code=code,
-                    )
-                )
-    return Decision(records=tuple(records), results=tuple(results))
+                    codes[place] = refusal.error_code
+    return Decision(records=tuple(records), results=(AssignedReplicas(codes=codes),))
 
 
 def _assigned(
     image: MetadataImage,
     broker: RegisterBrokerRecord,
+    directory: uuid.UUID,
     topic_id: TopicId,
     number: int,
-    directory: uuid.UUID,
 ) -> list[MetadataRecord]:
     topic, node = image.topics_by_id.get(topic_id), broker.broker_id
     if topic is None:

@@ -6,14 +6,16 @@ See `cluster/metadata/controller_messages.py` for requests and decisions.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from strandline.broker.cluster.metadata.controller_messages import ControllerRequest, Outcome
 from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.protocol.messages.assign_replicas_to_dirs import AssignedDirectory
 from strandline.broker.protocol.messages.broker_heartbeat import BrokerHeartbeatRequest
 from strandline.broker.protocol.messages.broker_registration import BrokerRegistrationRequest
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import TopicId
 
 
@@ -38,13 +40,23 @@ class HeartbeatAnswer(Outcome):
     should_shut_down: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignedReplica(Outcome):
-    """The outcome for one replica of an AssignReplicasToDirs."""
+# A log folder, and a partition in it: topic and number.
+ReplicaInFolder: TypeAlias = tuple[uuid.UUID, TopicId, int]
 
-    directory: uuid.UUID
-    topic_id: TopicId
-    partition: int
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignedReplicas(Outcome):
+    """The error code of each replica, unless all are refused."""
+
+    codes: Mapping[ReplicaInFolder, ErrorCode] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatedBlock(Outcome):
+    """A block of producer ids, empty if it is refused."""
+
+    first_id: int = 0
+    id_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +94,15 @@ class BalanceLeaders(ControllerRequest[None]):
 
 
 @dataclass(frozen=True, slots=True)
-class AssignDirectories(ControllerRequest[AssignedReplica]):
+class AllocateBlock(ControllerRequest[AllocatedBlock]):
+    """A broker wants producer ids."""
+
+    node_id: NodeId
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AssignDirectories(ControllerRequest[AssignedReplicas]):
     """A broker says in which log folders its replicas are."""
 
     node_id: NodeId

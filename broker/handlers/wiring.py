@@ -58,7 +58,7 @@ def make_dispatcher(
     Large requests are decoded in `decoding`. With a `record` it has who changed what.
     """
     metadata = MetadataHandlers(services, advertised)
-    topics = TopicHandlers(services)
+    topics = TopicHandlers(services, services.replicas)
     offsets = OffsetHandlers(services)
     producers = TransactionHandlers(services, transactions, groups, markers)
     commits = TransactionalCommitHandler(services, transactions, groups)

@@ -16,7 +16,7 @@ from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.handlers.authorization.steps import Answer, Step, then, with_rows
 from strandline.broker.handlers.dispatch.dispatch import Handler
 from strandline.broker.handlers.services.limits import refuse_flood
-from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -72,7 +72,7 @@ def describe_cluster(
 # --- Metadata --------------------------------------------------------------------------------
 
 
-def metadata(services: Services) -> Step:
+def metadata(services: NodeServices) -> Step:
     """The step of Metadata."""
 
     def step(handler: Handler) -> Handler:
@@ -130,7 +130,7 @@ def _described(
 
 
 def _sorted_out(
-    services: Services,
+    services: NodeServices,
     request: MetadataRequest,
     topics: Sequence[MetadataRequestTopic],
     context: RequestContext,
@@ -175,7 +175,7 @@ def may_create(access: Access, topic: str) -> bool:
 # --- DescribeTopicPartitions -----------------------------------------------------------------
 
 
-def topic_partitions(services: Services) -> Step:
+def topic_partitions(services: NodeServices) -> Step:
     """The step of DescribeTopicPartitions: topics that are hidden do not count as its page."""
 
     def step(handler: Handler) -> Handler:
@@ -216,7 +216,7 @@ def topic_partitions(services: Services) -> Step:
     return step
 
 
-def _first_shown(services: Services, access: Access, first: str, count: int) -> list[str]:
+def _first_shown(services: NodeServices, access: Access, first: str, count: int) -> list[str]:
     """Returns as many topics as a page and the next cursor can name; each has a partition."""
     shown: list[str] = []
     for name in sorted(name for name in services.metadata.image.topics if name >= first):

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import uuid
 
-import pytest
-
-from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.controller.assignments import assign
 from strandline.broker.controller.messages import AssignDirectories
@@ -45,7 +42,8 @@ def image_of(*partitions: tuple[int, ...]) -> MetadataImage:
 def test_the_folder_of_a_replica_is_noted_and_no_other() -> None:
     image = image_of((1, 3), (3, 1))
     decision = assign(image, asked(folder(2), 0, 1))
-    assert [one.error_code for one in decision.results] == [0, 0]
+    (result,) = decision.results
+    assert set(result.codes.values()) == {ErrorCode.NONE}
     after = image.apply_entry(decision.records)
     assert [one.directories for one in after.topics["t"].partitions] == [
         (folder(2), UNASSIGNED_DIRECTORY),
@@ -63,17 +61,17 @@ def test_a_replica_in_a_folder_that_is_offline_leads_no_longer() -> None:
 
 def test_what_is_unknown_or_elsewhere_has_its_error() -> None:
     image = image_of((1,), (3,))
-    decision = assign(image, asked(folder(1), 0, 1, 2))
-    assert [(one.partition, one.error_code) for one in decision.results] == [
-        (0, ErrorCode.NONE),
-        (1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
-        (2, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    ]
+    (result,) = assign(image, asked(folder(1), 0, 1, 2)).results
+    assert result.codes == {
+        (folder(1), TOPIC_ID, 0): ErrorCode.NONE,
+        (folder(1), TOPIC_ID, 1): ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        (folder(1), TOPIC_ID, 2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
     (unknown,) = assign(image, asked(folder(1), 0, topic_id=uuid.UUID(int=7))).results
-    assert (unknown.error_code, unknown.directory) == (ErrorCode.UNKNOWN_TOPIC_ID, folder(1))
+    assert list(unknown.codes.values()) == [ErrorCode.UNKNOWN_TOPIC_ID]
 
 
 def test_an_earlier_process_assigns_nothing() -> None:
-    with pytest.raises(Refusal) as refused:
-        assign(image_of((1,)), asked(folder(1), 0, epoch=5))
-    assert refused.value.error_code == ErrorCode.STALE_BROKER_EPOCH
+    decision = assign(image_of((1,)), asked(folder(1), 0, epoch=5))
+    (result,) = decision.results
+    assert (result.error_code, decision.records) == (ErrorCode.STALE_BROKER_EPOCH, ())
