@@ -4,6 +4,9 @@
     ...........start ───────┬────────┬───────┬── end
     epoch before│ own epoch
 
+An epoch begins with control records, which say who votes: this controller, and where it is. The
+entry of the log that stands for them has as many records that say nothing.
+
 All up to the end is durable, so the end is the high watermark. Whoever is before the start, or
 comes from another history, gets the snapshot at the start, and goes on from there. The feed begins
 where the controller's epoch does; when it has grown too large, it begins anew at its end.
@@ -20,8 +23,9 @@ from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.controller.snapshot import batch_of
+from strandline.broker.controller.snapshot import batch_of, control_batch
 from strandline.broker.protocol.formats.metadata_records import MetadataRecord
+from strandline.broker.protocol.formats.quorum_records import QuorumRecord
 from strandline.storage.model import Epoch, Offset, TimestampMs
 
 # Some hundred thousand changes of partitions: a follower that has fallen back further is as quick
@@ -69,6 +73,8 @@ class MetadataFeed:
         """Begins at the end of `image`, with the entries of `epoch`."""
         self._bytes_max = bytes_max
         self.epoch = epoch
+        # The control records that are in force.
+        self.quorum: Sequence[QuorumRecord] = ()
         self._restart(image)
 
     def __repr__(self) -> str:
@@ -82,14 +88,23 @@ class MetadataFeed:
         self._batches: list[tuple[Offset, bytes]] = []
         self._size_bytes = 0
 
+    def begin(self, quorum: Sequence[QuorumRecord], now_ms: TimestampMs) -> None:
+        """Begins the epoch with its control records."""
+        assert not self._batches, self
+        self.quorum = quorum
+        self._add(control_batch(quorum, self.end, self.epoch, now_ms), self.end, len(quorum))
+
     def append(
         self, records: Sequence[MetadataRecord], base_offset: Offset, now_ms: TimestampMs
     ) -> None:
         """Takes in the records of an entry that is durable."""
         batch = batch_of(records, base_offset, self.epoch, now_ms)
+        self._add(batch, base_offset, len(records))
+
+    def _add(self, batch: bytes, base_offset: Offset, count: int) -> None:
         self._batches.append((base_offset, batch))
         self._size_bytes += len(batch)
-        self.end = base_offset + len(records)
+        self.end = base_offset + count
 
     def settle(self, image: MetadataImage) -> None:
         """Takes in the image after the entries so far.

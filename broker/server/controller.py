@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from strandline.broker.cluster.metadata.active_controller import ActiveController
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
@@ -31,7 +34,14 @@ from strandline.broker.handlers.controller.wiring import make_controller_handler
 from strandline.broker.handlers.services.services import NodeServices
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
-from strandline.broker.protocol.formats.metadata_records import NoOpRecord
+from strandline.broker.protocol.formats.quorum_records import (
+    KRaftVersionRecord,
+    QuorumRecord,
+    Voter,
+    VoterEndpoint,
+    VoterFeature,
+    VotersRecord,
+)
 from strandline.broker.protocol.schema.api import EVERY_SPEC
 from strandline.broker.server.broker import Started
 from strandline.broker.server.decisions import controller_decisions, decisions
@@ -51,6 +61,9 @@ from strandline.storage.local.formats.checkpoint import decode_id
 
 log = logging.getLogger(__name__)
 
+# The log itself says who votes (KIP-853).
+KRAFT_VERSION: Final = 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerFront(Front):
@@ -58,6 +71,8 @@ class ControllerFront(Front):
 
     running: RunningConfig
     server: Server
+    # Called when it listens, with its addresses.
+    on_listening: Callable[[], Awaitable[None]]
 
     @property
     def listener(self) -> Listener:
@@ -65,6 +80,7 @@ class ControllerFront(Front):
 
     async def listen(self) -> None:
         self.running.bind(listen_at(self.running.static.listeners, self.server.listen))
+        await self.on_listening()
 
     def stop_serving(self) -> None:
         self.server.close()
@@ -84,7 +100,6 @@ async def start_controller(
     view, running = MetadataView(metadata_log.image), RunningConfig(config)
     log.info("controller begins", extra={"fields": {"epoch": view.image.epoch}})
     feed = MetadataFeed(before, view.image.epoch)
-    feed.append([NoOpRecord()], before.next_offset, clock.now_ms())
     time = AttendedTime(clock.monotonic_s)
     sessions = BrokerSessions(
         view.image, timeout_s=config.controller.session_timeout_ms / 1000, now_s=time.now_s()
@@ -108,17 +123,19 @@ class Snapshots:
         self._clock = environment.clock
         self._worker = environment.workers.decoding
         self._feed = feed
-        self._encoded: tuple[OffsetAndEpoch, asyncio.Future[bytes]] | None = None
+        self._encoding = asyncio.Lock()
+        self._encoded: tuple[OffsetAndEpoch, bytes] | None = None
 
     async def get(self, asked: OffsetAndEpoch) -> bytes | None:
         """Returns the snapshot that ends there; None if the feed does not begin there."""
-        if self._encoded is None or self._encoded[0] != asked:
-            if asked != self._feed.start:
-                return None
-            encode = partial(encode_snapshot, self._feed.image, self._clock.now_ms())
-            coming = asyncio.get_running_loop().run_in_executor(self._worker, encode)
-            self._encoded = asked, asyncio.ensure_future(coming)
-        return await asyncio.shield(self._encoded[1])
+        async with self._encoding:
+            if self._encoded is None or self._encoded[0] != asked:
+                feed = self._feed
+                if asked != feed.start:
+                    return None
+                encode = partial(encode_snapshot, feed.image, feed.quorum, self._clock.now_ms())
+                self._encoded = asked, await in_worker(self._worker, encode)
+            return self._encoded[1]
 
 
 async def _make_front(
@@ -155,13 +172,19 @@ async def _make_front(
         feed.settle(image)
         followers.wake()
 
-    await view.publish_to(sessions.follow, follow)
+    directory_id = decode_id(storage.log_dirs.directories[0].directory_id)
+
+    async def begin() -> None:
+        feed.begin(_quorum(running, directory_id), clock.now_ms())
+        await view.publish_to(follow)
+
+    await view.publish_to(sessions.follow)
     brokers = BrokerHandlers(metadata.controller, view, sessions, time)
     quorum = ControllerQuorumHandler(
         services,
         feed,
         followers,
-        directory_id=decode_id(storage.log_dirs.directories[0].directory_id),
+        directory_id=directory_id,
         advertised=running.advertised,
     )
     handlers = make_controller_handlers(
@@ -196,6 +219,7 @@ async def _make_front(
     return ControllerFront(
         running=running,
         server=server,
+        on_listening=begin,
         loops={
             "connection sweep": server.sweep_forever,
             "request windows": services.traffic.turn_forever,
@@ -206,3 +230,20 @@ async def _make_front(
             "leaders": upkeep.balance_forever,
         },
     )
+
+
+def _quorum(running: RunningConfig, directory_id: uuid.UUID) -> Sequence[QuorumRecord]:
+    """Who votes: this controller alone. Brokers find it by that."""
+    config = running.current
+    addresses = [
+        VoterEndpoint(name=listener.name, host=listener.host, port=listener.port)
+        for listener in config.advertised_listeners
+    ]
+    feature = VoterFeature(min_supported_version=0, max_supported_version=KRAFT_VERSION)
+    voter = Voter(
+        voter_id=config.node_id,
+        voter_directory_id=directory_id,
+        endpoints=addresses,
+        k_raft_version_feature=feature,
+    )
+    return [KRaftVersionRecord(k_raft_version=KRAFT_VERSION), VotersRecord(voters=[voter])]

@@ -126,16 +126,25 @@ class Cluster:
 
     def __init__(self, brokers: Iterable[KafkaBroker]) -> None:
         self.bootstrap = ",".join(broker.bootstrap for broker in brokers)
-        self.admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        self.admin = AdminClient(self.settings())
         self.acknowledged: set[bytes] = set()
         self._sent = 0
+
+    def settings(self, **more: object) -> dict[str, object]:
+        """Those of a client; it says nothing of brokers that are away."""
+        names = {name.replace("_", "."): value for name, value in more.items()}
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0, **names}
 
     def leaders(self, topic: str) -> list[int]:
         found = self.admin.list_topics(topic, timeout=30).topics[topic].partitions
         return [found[number].leader for number in sorted(found)]
 
     def brokers(self) -> set[int]:
-        return set(self.admin.list_topics(timeout=30).brokers)
+        """Those that clients see; none before the first one listens."""
+        try:
+            return set(self.admin.list_topics(timeout=5).brokers)
+        except KafkaException:
+            return set()
 
     def create(self, topic: str, partitions: int = PARTITIONS) -> None:
         for done in self.admin.create_topics([NewTopic(topic, partitions, 1)]).values():
@@ -148,7 +157,7 @@ class Cluster:
 
     def produce(self, topic: str, count: int = 200, *, partitions: Iterable[int] = ()) -> None:
         """Produces idempotently, and notes what is acknowledged. All of it has to be."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True})
+        producer = Producer(self.settings(enable_idempotence=True))
         wanted = list(partitions) or list(range(PARTITIONS))
         failed: list[object] = []
 
@@ -168,7 +177,7 @@ class Cluster:
 
     def read(self, topic: str) -> list[bytes]:
         """All records of the topic."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "reader"})
+        consumer = Consumer(self.settings(group_id="reader"))
         values: list[bytes] = []
         for partition in range(PARTITIONS):
             place = TopicPartition(topic, partition, 0)
@@ -185,13 +194,7 @@ class Cluster:
         return values
 
     def consume_in_group(self, topic: str, group: str, count: int) -> None:
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-            }
-        )
+        consumer = Consumer(self.settings(group_id=group, auto_offset_reset="earliest"))
         consumer.subscribe([topic])
         seen = 0
         deadline_s = time.monotonic() + WAIT_S
@@ -204,9 +207,7 @@ class Cluster:
         consumer.close()
 
     def transact(self, topic: str, transactional_id: str) -> None:
-        producer = Producer(
-            {"bootstrap.servers": self.bootstrap, "transactional.id": transactional_id}
-        )
+        producer = Producer(self.settings(transactional_id=transactional_id))
         producer.init_transactions(WAIT_S)
         for value, commits in ((b"committed", True), (b"aborted", False)):
             producer.begin_transaction()

@@ -229,9 +229,10 @@ class MetadataLog:
     def begin_epoch(self) -> None:
         """Begins the epoch of a controller that others follow, by an entry of its own.
 
-        Raises MetadataRaced if another one did so at the same time, and as `append` does.
+        Its records stand for the two control records with which Kafka's epochs begin. Raises
+        MetadataRaced if another one did so at the same time, and as `append` does.
         """
-        self.append([NoOpRecord()], epoch=self.image.epoch + 1)
+        self.append([NoOpRecord(), NoOpRecord()], epoch=self.image.epoch + 1)
 
     def append(
         self, records: Sequence[MetadataRecord], *, epoch: Epoch | None = None

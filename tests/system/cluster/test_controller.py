@@ -183,7 +183,8 @@ def followed(client: WireClient) -> MetadataImage:
     image = MetadataImage().apply_entry(records_of(snapshot))
     tail = fetch(client, start, epoch, leader_epoch)
     for part in tail.records:
-        image = image.apply_entry(records_of(bytes(part)))  # type: ignore[arg-type]
+        found = records_of(bytes(part))  # type: ignore[arg-type]
+        image = image.apply_entry(found) if found else image
     return image
 
 

@@ -20,10 +20,12 @@ from strandline.broker.protocol.formats.metadata_records import (
     NoOpRecord,
     decode_record,
 )
+from strandline.broker.protocol.formats.quorum_records import KRaftVersionRecord, VotersRecord
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import iter_records
 from tests.unit.broker.controller.cluster_of_brokers import broker, cluster
 
+QUORUM = [KRaftVersionRecord(k_raft_version=1), VotersRecord(voters=[])]
 NOW_MS = 1_700_000_000_000
 EVERYTHING = 2**31 - 1
 
@@ -38,7 +40,12 @@ class World:
         self.image = self.before
         self.feed = MetadataFeed(self.before, 5, bytes_max=bytes_max)
         self.start = self.before.next_offset
-        self.append(NoOpRecord())
+        self.feed.begin(QUORUM, NOW_MS)
+        delta = MetadataDelta(self.image)
+        delta.epoch = 5
+        delta.replay([NoOpRecord()] * len(QUORUM))
+        self.image = delta.image()
+        self.feed.settle(self.image)
 
     def append(self, *records: MetadataRecord) -> None:
         delta = MetadataDelta(self.image)
@@ -61,10 +68,10 @@ def test_a_follower_at_the_start_gets_all_entries_as_batches_of_this_epoch() -> 
     world = World()
     world.append(broker(3), broker(4))
     world.append(NoOpRecord())
-    assert world.offsets(world.start, 3) == [world.start, world.start + 1, world.start + 3]
-    assert world.offsets(world.start + 1, 5) == [world.start + 1, world.start + 3]
-    assert world.offsets(world.start + 3, 5) == [world.start + 3]
-    assert world.feed.end == world.start + 4 == world.image.next_offset
+    assert world.offsets(world.start, 3) == [world.start, world.start + 2, world.start + 4]
+    assert world.offsets(world.start + 2, 5) == [world.start + 2, world.start + 4]
+    assert world.offsets(world.start + 4, 5) == [world.start + 4]
+    assert world.feed.end == world.start + 5 == world.image.next_offset
 
 
 def test_a_follower_at_the_end_gets_nothing() -> None:
@@ -80,6 +87,8 @@ def test_the_records_of_the_batches_make_the_image() -> None:
     delta = MetadataDelta(world.before)
     for encoded in read.batches:
         for batch in walk(encoded, verify_crc=True):
+            if batch.header.is_control:
+                continue
             delta.replay(
                 decode_record(record.value or b"") for record in iter_records(encoded, batch.header)
             )
@@ -90,12 +99,13 @@ def test_a_limit_of_bytes_cuts_behind_a_batch_and_never_before_the_first() -> No
     world = World()
     for _ in range(3):
         world.append(NoOpRecord())
-    first = world.feed.read(world.start, 3, 1)
+    at = world.start + 2
+    first = world.feed.read(at, 5, 1)
     assert isinstance(first, Batches)
     size_bytes = len(first.batches[0])
-    assert len(world.offsets(world.start, 3, 1)) == 1
-    assert len(world.offsets(world.start, 3, 2 * size_bytes)) == 2
-    assert len(world.offsets(world.start, 3, 3 * size_bytes - 1)) == 2
+    assert len(world.offsets(at, 5, 1)) == 1
+    assert len(world.offsets(at, 5, 2 * size_bytes)) == 2
+    assert len(world.offsets(at, 5, 3 * size_bytes - 1)) == 2
 
 
 @pytest.mark.parametrize(("back", "epoch"), [(1, 3), (5, 0), (0, 2), (0, 4)])
@@ -128,7 +138,7 @@ def test_a_follower_that_is_ahead_cuts_what_nobody_else_has() -> None:
 
 
 def test_a_feed_that_grew_too_large_begins_at_its_end_and_followers_there_go_on() -> None:
-    world = World(bytes_max=200)
+    world = World(bytes_max=400)
     while world.feed.start.offset == world.start:
         world.append(NoOpRecord())
     assert world.feed.start == OffsetAndEpoch(world.image.next_offset, 5)
@@ -164,9 +174,9 @@ def records_of(snapshot: bytes) -> list[MetadataRecord]:
 
 def test_a_snapshot_has_the_image_between_a_header_and_a_footer() -> None:
     image = World().before
-    snapshot = encode_snapshot(image, NOW_MS)
+    snapshot = encode_snapshot(image, QUORUM, NOW_MS)
     batches = list(walk(snapshot, verify_crc=True))
-    assert [batch.header.is_control for batch in batches] == [True, False, True]
+    assert [batch.header.is_control for batch in batches] == [True, True, False, True]
     assert {batch.header.leader_epoch for batch in batches} == {3}
     keys = []
     for batch in (batches[0], batches[-1]):
@@ -181,8 +191,8 @@ def test_a_snapshot_has_the_image_between_a_header_and_a_footer() -> None:
 
 def test_offsets_of_a_large_snapshot_go_on_from_batch_to_batch() -> None:
     image = cluster(broker(1), partitions=[(1,)] * 2500)
-    snapshot = encode_snapshot(image, NOW_MS)
+    snapshot = encode_snapshot(image, QUORUM, NOW_MS)
     headers = [batch.header for batch in walk(snapshot)]
-    assert len(headers) == 5
+    assert len(headers) == 6
     for before, after in pairwise(headers):
         assert after.base_offset == before.base_offset + before.record_count
