@@ -23,7 +23,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+)
 
 from bench.comparison.peers import kafka_java, until
 from tests.support.broker import BrokerProcess
@@ -264,7 +271,9 @@ def serve_clients(cluster: Cluster, broker: KafkaBroker, say: Say) -> None:
     resource = ConfigResource(
         ConfigResource.Type.TOPIC,
         "t",
-        incremental_configs=[ConfigEntry("retention.ms", "86400000")],
+        incremental_configs=[
+            ConfigEntry("retention.ms", "86400000", incremental_operation=AlterConfigOpType.SET)
+        ],
     )
     for altered in cluster.admin.incremental_alter_configs([resource]).values():
         altered.result(WAIT_S)
