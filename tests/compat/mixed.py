@@ -162,9 +162,19 @@ class Cluster:
         leaders = self.leaders(topic)
         return len(leaders) == partitions and min(leaders) > 0
 
-    def produce(self, topic: str, count: int = 200, *, partitions: Iterable[int] = ()) -> None:
-        """Produces idempotently, and notes what is acknowledged. All of it has to be."""
-        producer = Producer(self.settings(enable_idempotence=True))
+    def produce(
+        self,
+        topic: str,
+        count: int = 200,
+        *,
+        partitions: Iterable[int] = (),
+        idempotently: bool = True,
+    ) -> None:
+        """Produces, and notes what is acknowledged. All of it has to be.
+
+        An idempotent producer needs an id, for which its broker may have to ask the controller.
+        """
+        producer = Producer(self.settings(enable_idempotence=idempotently, acks="all"))
         wanted = list(partitions) or list(range(PARTITIONS))
         failed: list[object] = []
 
@@ -306,13 +316,13 @@ def serve_clients(cluster: Cluster, broker: KafkaBroker, say: Say) -> None:
 
 def lose_the_controller(cluster: Cluster, controller: Controller, say: Say) -> None:
     controller.kill()
-    cluster.produce("t")
+    cluster.produce("t", idempotently=False)
     controller.start()
     cluster.create("after-the-kill")
     say("controller killed: clients went on; started again, it makes topics")
     os.kill(controller.pid, signal.SIGSTOP)
     time.sleep(SESSION_MS / 1000 + 2)
-    cluster.produce("t")
+    cluster.produce("t", idempotently=False)
     os.kill(controller.pid, signal.SIGCONT)
     cluster.create("after-the-stop")
     assert "session expired" not in controller.log_path.read_text()
