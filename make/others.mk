@@ -13,9 +13,9 @@ interop: $(DEV) $(MINISTACK) jar bench-data/jvm/clients-4.x/.installed ## Apache
 takeover: $(DEV) kafka-jars ## folders of an Apache Kafka: partitions opened, appended to, given back; its metadata log read
 	@$(PY) -m tests.compat.takeover
 
-.PHONY: mixed
-mixed: $(DEV) kafka-jars ## brokers of Apache Kafka under our controller, with kills
-	@$(PY) -m tests.compat.mixed
+.PHONY: kafka-brokers
+kafka-brokers: $(DEV) kafka-jars ## brokers of Apache Kafka under our controller, with kills
+	@$(PY) -m tests.compat.kafka_brokers
 
 # Libraries of the JVM's frameworks, each in a folder of its own; exactly_once.py there knows them.
 FRAMEWORKS ?= streams clients-2.8 clients-3.9 clients-4.x connect spring-kafka flink

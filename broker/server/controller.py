@@ -29,6 +29,7 @@ from strandline.broker.handlers.auth.failed_logins import FailedLogins
 from strandline.broker.handlers.controller.brokers import BrokerHandlers
 from strandline.broker.handlers.controller.dispatcher import ControllerDispatcher
 from strandline.broker.handlers.controller.followers import FollowerHandlers
+from strandline.broker.handlers.controller.members import ClusterHandler
 from strandline.broker.handlers.controller.quorum import ControllerQuorumHandler
 from strandline.broker.handlers.controller.wiring import make_controller_handlers
 from strandline.broker.handlers.services.services import NodeServices
@@ -188,7 +189,11 @@ async def _make_front(
         advertised=running.advertised,
     )
     handlers = make_controller_handlers(
-        services, brokers=brokers, followers=followers, quorum=quorum
+        services,
+        brokers=brokers,
+        followers=followers,
+        quorum=quorum,
+        cluster=ClusterHandler(services, running.advertised),
     )
     dispatcher = ControllerDispatcher(services, handlers, decoding=environment.workers.decoding)
     failed_logins = FailedLogins(clock)

@@ -14,7 +14,7 @@ from strandline.broker.handlers.auth.sasl import no_authenticate, no_handshake
 from strandline.broker.handlers.controller.brokers import BrokerHandlers
 from strandline.broker.handlers.controller.envelope import EnvelopeHandler
 from strandline.broker.handlers.controller.followers import FollowerHandlers
-from strandline.broker.handlers.controller.members import unregister_broker
+from strandline.broker.handlers.controller.members import ClusterHandler, unregister_broker
 from strandline.broker.handlers.controller.quorum import ControllerQuorumHandler
 from strandline.broker.handlers.controller.rights import Refused, for_brokers
 from strandline.broker.handlers.dispatch.dispatch import Handler
@@ -38,10 +38,11 @@ def make_controller_handlers(
     brokers: BrokerHandlers,
     followers: FollowerHandlers,
     quorum: ControllerQuorumHandler,
+    cluster: ClusterHandler,
 ) -> Mapping[ApiKey, Handler]:
     """Makes the handlers of all that is served, ApiVersions excepted."""
     admin = _admin_handlers(services, quorum)
-    envelope = EnvelopeHandler(admin, services.authorizer)
+    envelope = EnvelopeHandler(_guarded(admin, services), services.authorizer)
     own: dict[ApiKey, tuple[Handler, Refused]] = {
         ApiKey.BROKER_REGISTRATION: (brokers.register, BrokerRegistrationResponse),
         ApiKey.BROKER_HEARTBEAT: (brokers.beat, BrokerHeartbeatResponse),
@@ -58,7 +59,7 @@ def make_controller_handlers(
         ApiKey.ENVELOPE: (envelope.handle, EnvelopeResponse),
     }
     return {
-        **admin,
+        **_guarded({**admin, ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster}, services),
         **{key: for_brokers(handler, refused) for key, (handler, refused) in own.items()},
         ApiKey.SASL_HANDSHAKE: no_handshake,
         ApiKey.SASL_AUTHENTICATE: no_authenticate,
@@ -72,7 +73,7 @@ def _admin_handlers(
     topics = TopicHandlers(services)
     configs = AlterConfigsHandlers(services)
     acls = AclHandlers(services)
-    handlers: dict[ApiKey, Handler] = {
+    return {
         ApiKey.CREATE_TOPICS: topics.create_topics,
         ApiKey.DELETE_TOPICS: topics.delete_topics,
         ApiKey.CREATE_PARTITIONS: topics.create_partitions,
@@ -89,6 +90,12 @@ def _admin_handlers(
         ApiKey.UNREGISTER_BROKER: partial(unregister_broker, services.controller),
         ApiKey.DESCRIBE_QUORUM: quorum.describe_quorum,
     }
+
+
+def _guarded(
+    handlers: Mapping[ApiKey, Handler], services: NodeServices
+) -> Mapping[ApiKey, Handler]:
+    """Returns them behind the checks of their requests, if there are rules."""
     if services.authorizer is None:
         return handlers
     from strandline.broker.handlers.authorization.steps import guarded_by

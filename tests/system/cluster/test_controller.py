@@ -37,6 +37,10 @@ from strandline.broker.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from strandline.broker.protocol.messages.describe_cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from strandline.broker.protocol.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartition,
@@ -439,6 +443,20 @@ def test_the_quorum_is_the_controller_and_those_who_follow(
     assert [observer.replica_id for observer in partition.observers] == [77]
     (node,) = answer.nodes
     assert (node.node_id, node.listeners[0].port) == (CONTROLLER_ID, controller.port)
+
+
+def test_the_endpoint_tells_its_cluster_and_that_it_is_one_of_controllers(
+    controller: ControllerProcess, client: WireClient
+) -> None:
+    asked = DescribeClusterRequest(endpoint_type=2)
+    answer = client.ask(asked, DescribeClusterResponse, 1)
+    assert (answer.error_code, answer.cluster_id) == (0, controller.cluster_id)
+    assert (answer.controller_id, answer.endpoint_type) == (CONTROLLER_ID, 2)
+    assert [(one.broker_id, one.port) for one in answer.brokers] == [
+        (CONTROLLER_ID, controller.port)
+    ]
+    other = client.ask(DescribeClusterRequest(), DescribeClusterResponse, 1)
+    assert other.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
 
 
 # --- envelopes -----------------------------------------------------------------------------------

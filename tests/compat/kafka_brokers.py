@@ -1,4 +1,4 @@
-"""`make mixed`: brokers of Apache Kafka in a cluster whose controller is ours.
+"""`make kafka-brokers`: brokers of Apache Kafka in a cluster whose controller is ours.
 
     strandline  controller, in a process of its own
     Kafka       two brokers: one by controller.quorum.voters, one by bootstrap.servers
@@ -361,7 +361,7 @@ def main() -> int:
     def say(text: str) -> None:
         print(f"{text}.", flush=True)
 
-    with tempfile.TemporaryDirectory(prefix="strandline-mixed-") as folder:
+    with tempfile.TemporaryDirectory(prefix="strandline-brokers-") as folder:
         try:
             run(Path(folder), say)
         except (AssertionError, TimeoutError, KafkaException) as error:
