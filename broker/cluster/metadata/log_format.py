@@ -71,12 +71,15 @@ NO_ENTRY_CHECKSUM = "00000000"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One decoded entry. One of before has `old` records, and its records were not counted."""
+    """One decoded entry. One of before has `old` records, and its records were not counted.
+
+    Without an epoch it is of that of the entry before.
+    """
 
     cluster_id: str
     previous: str
     offset: Offset = 0
-    epoch: Epoch = 0
+    epoch: Epoch | None = None
     records: tuple[MetadataRecord, ...] = ()
     old: tuple[Fields, ...] = ()
 
@@ -96,12 +99,13 @@ class Entry:
                 f"metadata log entry {delta.version + 1} begins at offset {self.offset}, those"
                 f" before it end at {delta.next_offset}"
             )
-        if self.epoch < delta.epoch:
+        epoch = delta.epoch if self.epoch is None else self.epoch
+        if epoch < delta.epoch:
             raise CorruptFile(
-                f"metadata log entry {delta.version + 1} is of epoch {self.epoch}, those before it"
+                f"metadata log entry {delta.version + 1} is of epoch {epoch}, those before it"
                 f" are of {delta.epoch}"
             )
-        delta.next_offset, delta.epoch = self.offset, self.epoch
+        delta.next_offset, delta.epoch = self.offset, epoch
         delta.replay(self.records)
 
 
@@ -159,7 +163,7 @@ def decode_entry(content: bytes, *, key: str, index: int) -> Entry:
         cluster_id=cluster_id,
         previous=previous,
         offset=fields.count("offset"),
-        epoch=fields.optional_integer("epoch") or 0,
+        epoch=fields.optional_integer("epoch"),
         records=_decode(found, key),
     )
 

@@ -8,7 +8,8 @@ import pytest
 
 from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.controller.messages import Registered
+from strandline.broker.controller.messages import AllocateBlock, Registered
+from strandline.broker.controller.producer_ids import allocate
 from strandline.broker.controller.registration import check_epoch, register
 from strandline.broker.controller.sessions import Session
 from strandline.broker.protocol.formats.metadata_records import (
@@ -254,3 +255,23 @@ def test_the_image_follows_a_broker_through_its_life() -> None:
         assert (record.fenced, record.in_controlled_shutdown) == (fenced, shuts_down)
     image = image.apply_entry([UnregisterBrokerRecord(broker_id=1, broker_epoch=100)])
     assert not image.brokers
+
+
+# --- producer ids --------------------------------------------------------------------------------
+
+
+def test_a_block_of_producer_ids_is_given_once_and_to_the_newest_process() -> None:
+    image = cluster(broker(1, 100), broker(2, 100))
+    first: list[int] = []
+    for node in (1, 2, 1):
+        decision = allocate(image, AllocateBlock(node, 100))
+        (block,) = decision.results
+        assert block.id_count == 1000
+        first.append(block.first_id)
+        image = image.apply_entry(decision.records)
+    assert first == [0, 1000, 2000]
+    for node, epoch in ((1, 99), (9, 100)):
+        decision = allocate(image, AllocateBlock(node, epoch))
+        (refused,) = decision.results
+        assert (refused.error_code, refused.id_count) == (ErrorCode.STALE_BROKER_EPOCH, 0)
+        assert not decision.records
