@@ -74,7 +74,8 @@ async def serve(config: BrokerConfig, role: Role) -> int:
         collector.start()
         listener = broker.listener
         print_or_log(
-            f"strandline ready: broker {config.node_id} at "
+            f"strandline ready: {'controller' if config.membership.is_controller else 'broker'}"
+            f" {config.node_id} at "
             f"{listener.host or '0.0.0.0'}:{listener.port}"
         )
         notify_manager("READY=1")

@@ -171,7 +171,14 @@ def _field(rng: random.Random, field: Field, version: int, flexible: bool) -> ob
         return field.default
     if field.is_nullable(version) and rng.random() < 0.3:
         return None
-    return _value(rng, field.kind, version, flexible)
+    value = _value(rng, field.kind, version, flexible)
+    # Others do not send a tagged struct of zeros; ours are None then.
+    is_nothing = field.tag is not None and isinstance(value, Struct) and _is_zero(value)
+    return field.default if is_nothing else value
+
+
+def _is_zero(value: Struct) -> bool:
+    return not any(inner for _, inner in value.values())
 
 
 def _value(rng: random.Random, kind: WireType[object], version: int, flexible: bool) -> object:
