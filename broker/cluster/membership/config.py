@@ -63,6 +63,16 @@ class MembershipConfig:
         " ask.",
     )
 
+    brokers: int = key(
+        "strandline.brokers",
+        INT,
+        1,
+        "Brokers that `strandline serve` runs as one cluster on this machine, with a controller of"
+        " its own. Each has the next ports, and a folder in each of log.dirs.",
+        minimum=1,
+        maximum=100,
+    )
+
     @property
     def servers(self) -> tuple[str, ...]:
         """The addresses of controllers as they were written."""
