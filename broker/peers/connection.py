@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from strandline import __version__
+from strandline.broker.peers.address import Address
 from strandline.broker.peers.errors import PeerRefused, PeerTooOld, PeerUnreachable
 from strandline.broker.peers.security import PeerLogin, PeerSecurity
 from strandline.broker.peers.stream import FrameStream
@@ -49,18 +49,6 @@ _LIFETIME_USED: Final = 0.85
 # A login has two or three messages; a server that asks for more holds us up.
 _LOGIN_STEPS_MAX: Final = 8
 _API_VERSIONS: Final = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a node listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
 
 
 class PeerConnection:

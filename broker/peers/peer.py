@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias, TypeVar
 
-from strandline.broker.peers.connection import Address, PeerConnection
+from strandline.broker.peers.address import Address
+from strandline.broker.peers.connection import PeerConnection
 from strandline.broker.peers.errors import PeerError
 from strandline.broker.peers.security import PeerSecurity
 from strandline.broker.protocol.schema.schema import Request, Response

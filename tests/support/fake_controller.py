@@ -12,7 +12,7 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
-from strandline.broker.peers.connection import Address
+from strandline.broker.peers.address import Address
 from strandline.broker.protocol.codec.codec import decode_request, encode, join, request_class
 from strandline.broker.protocol.header import decode_request_header, frame_response, routes_of
 from strandline.broker.protocol.messages.api_versions import ApiVersionRange, ApiVersionsResponse

@@ -8,7 +8,7 @@ from typing import TypeVar
 from strandline.broker.cluster.metadata.image import NO_LEADER
 from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.cluster.metadata.view import MetadataView
-from strandline.broker.peers.connection import Address
+from strandline.broker.peers.address import Address
 from strandline.broker.peers.errors import PeerUnreachable
 from strandline.broker.peers.peer import Connect, Peer
 from strandline.broker.protocol.messages.add_partitions_to_txn import (

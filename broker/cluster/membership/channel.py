@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from strandline.broker.cluster.membership.quorum import ActiveNode, Quorum
-from strandline.broker.peers.connection import Address
+from strandline.broker.peers.address import Address
 from strandline.broker.peers.errors import PeerError, PeerRefused, PeerTooOld, PeerUnreachable
 from strandline.broker.peers.peer import Connect, Peer
 from strandline.broker.protocol.schema.errors import ErrorCode

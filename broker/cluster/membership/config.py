@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strandline.broker.peers.connection import Address
+from strandline.broker.peers.address import Address
 from strandline.storage.config.definition import BOOLEAN, INT, LIST, key
 from strandline.storage.errors import InvalidConfig
 

@@ -27,7 +27,7 @@ from strandline.broker.cluster.membership.quorum import ActiveNode, Quorum
 from strandline.broker.cluster.membership.replay import Applied, MetadataReplay
 from strandline.broker.cluster.metadata.topic_names import METADATA_TOPIC
 from strandline.broker.cluster.metadata.view import MetadataView
-from strandline.broker.peers.connection import Address
+from strandline.broker.peers.address import Address
 from strandline.broker.peers.errors import PeerError, PeerRefused
 from strandline.broker.peers.peer import Connect, Peer
 from strandline.broker.protocol.messages.fetch import (

@@ -9,7 +9,7 @@ from itertools import cycle
 from typing import Final
 
 from strandline.broker.cluster.membership.channel import RETRIES
-from strandline.broker.peers.connection import Address
+from strandline.broker.peers.address import Address
 from strandline.broker.peers.errors import PeerError
 from strandline.broker.peers.peer import Connect
 from strandline.broker.protocol.messages.describe_cluster import (

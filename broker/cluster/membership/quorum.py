@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strandline.broker.peers.connection import Address
+from strandline.broker.peers.address import Address
 
 NO_NODE = -1
 

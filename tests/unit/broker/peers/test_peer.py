@@ -10,7 +10,8 @@ from typing import TypeVar
 
 import pytest
 
-from strandline.broker.peers.connection import Address, PeerConnection
+from strandline.broker.peers.address import Address
+from strandline.broker.peers.connection import PeerConnection
 from strandline.broker.peers.errors import PeerRefused, PeerTooOld, PeerUnreachable
 from strandline.broker.peers.peer import Peer, connect_by
 from strandline.broker.peers.security import PeerLogin, PeerSecurity
@@ -27,6 +28,8 @@ from strandline.storage.clock import SystemClock
 from tests.support.certificates import Authority
 from tests.support.cluster import LocalBroker, LocalBrokers
 from tests.support.ports import ReservedPort
+
+pytestmark = pytest.mark.slow
 
 T = TypeVar("T")
 CLOCK = SystemClock()

@@ -15,7 +15,7 @@ from strandline.broker.cluster.membership.feed import MetadataFeed, Observer, Ot
 from strandline.broker.cluster.membership.quorum import Quorum
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.view import MetadataView
-from strandline.broker.peers.connection import Address
+from strandline.broker.peers.address import Address
 from strandline.broker.peers.peer import connect_by
 from strandline.broker.peers.security import PeerSecurity
 from strandline.broker.protocol.messages.fetch import (

@@ -153,6 +153,7 @@ def test_a_final_refusal_ends_it() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_stop_without_a_controller_does_not_wait_for_one() -> None:
     async def live(manager: LifecycleManager, controller: FakeController) -> None:
         await manager.registered()

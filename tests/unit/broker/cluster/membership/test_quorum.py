@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.broker.cluster.membership.quorum import Quorum
-from strandline.broker.peers.connection import Address
+from strandline.broker.peers.address import Address
 
 SERVERS = [Address("a", 1), Address("b", 2)]
 ONE, TWO = Address("one", 1), Address("two", 2)
