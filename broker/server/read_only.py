@@ -83,7 +83,9 @@ async def start_read_only(
         node_id=config.node_id,
         executor=workers.metadata,
     )
-    metadata = await MetadataParts.make(environment, running, metadata_log, following)
+    metadata = await MetadataParts.make(
+        environment, running, metadata_log, following.view, following
+    )
     tier = RemoteTier.open(
         environment,
         storage,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listener_keys import tls_listeners
-from strandline.broker.config.listeners import CannotListen, Listener, listen_at
+from strandline.broker.config.listeners import HTTPS, CannotListen, Listener, listen_at
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.handlers.auth.failed_logins import FailedLogins
 from strandline.broker.handlers.fetch.fetch import FetchHandler
@@ -27,13 +27,14 @@ from strandline.broker.server.parts.metadata import MetadataParts
 from strandline.broker.server.parts.part import Part
 from strandline.broker.server.parts.storage import StorageParts
 from strandline.broker.telemetry.collector import metrics_page
-from strandline.broker.telemetry.http_server import MetricsServer
+from strandline.broker.telemetry.http_server import HttpTls, MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.sources import ArchiveSources, Sources, TlsSources
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from strandline.broker.audit.record import AuditRecord
+    from strandline.broker.network.handshake import Handshakes
     from strandline.broker.server.record import KeptRecord
     from strandline.broker.server.tls import TlsListeners
 
@@ -160,7 +161,9 @@ class FrontParts(Part):
             server=server,
             record=kept,
             metrics=MetricsServer(
-                partial(metrics_page, sources), partial(_why_not_ready, server, storage.log_dirs)
+                partial(metrics_page, sources),
+                partial(_why_not_ready, server, storage.log_dirs),
+                None if handshakes is None else _http_tls(handshakes),
             ),
             loops={
                 "connection sweep": server.sweep_forever,
@@ -241,6 +244,17 @@ def _tls_of(config: BrokerConfig) -> TlsListeners | None:
     from strandline.broker.server.tls import TlsListeners
 
     return TlsListeners(config)
+
+
+def _http_tls(handshakes: Handshakes) -> HttpTls | None:
+    """Returns what encrypts the metrics; None if they are served in the clear."""
+    if not handshakes.are_needed(HTTPS):
+        return None
+    return HttpTls(
+        context=partial(handshakes.context, HTTPS),
+        on_done=partial(handshakes.count, HTTPS),
+        on_failed=partial(handshakes.fail_by, HTTPS),
+    )
 
 
 def _why_not_ready(server: Server, log_dirs: LogDirs) -> str:
