@@ -199,9 +199,8 @@ class FrontParts(Part):
 
     async def end(self) -> None:
         self.metrics.close()
-
-    async def close(self) -> None:
         if self.record is not None:
+            # Its topic is a log like others.
             await self.record.close()
 
 
