@@ -225,6 +225,28 @@ def test_the_command_adds_lists_and_removes_rules(
     assert "no such rules" in acl(world, capsys, "remove", "--cluster", "--yes")
 
 
+def test_an_address_is_written_as_the_broker_compares_it(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of an IPv6 address Kafka knows one text, and a denial with another would deny nobody."""
+    world.allow_only([])
+    denied = ("--deny-principal", CLIENT, "--topic", "t")
+    acl(
+        world,
+        capsys,
+        "add",
+        *denied,
+        "--deny-host",
+        "2001:db8::7",
+        "--deny-host",
+        "::ffff:10.0.0.1",
+    )
+    shown = acl(world, capsys, "list", "--json")
+    assert {rule["host"] for rule in json.loads(shown)} == {"2001:db8:0:0:0:0:0:7", "10.0.0.1"}
+    refused = acl(world, capsys, "add", *denied, "--deny-host", "eve.example.org", code=2)
+    assert "rules know no names" in refused
+
+
 def test_a_rule_that_the_words_say_twice_is_made_once(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
