@@ -318,3 +318,19 @@ def test_a_rule_that_says_too_little_is_refused_before_anything_is_sent(
     world.allow_only([right("TOPIC t READ")])
     assert complaint in acl(world, capsys, "add", *words, code=2)
     assert listed(world, capsys) == {("topic", "t", "literal", "read", "allow")}
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("topic", "list"), 0), (("group", "list"), 0), (("topic", "delete", "t", "--yes"), 1)],
+)
+def test_who_may_see_nothing_is_not_told_that_there_is_nothing(
+    words: tuple[str, ...], code: int, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.allow_only([])
+    try:
+        got = main([*words, "--bootstrap-server", world.broker.bootstrap])
+    except SystemExit as end:
+        got = int(end.code or 0)
+    assert got == code
+    assert "none that this user may describe" in capsys.readouterr().err
