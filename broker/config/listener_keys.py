@@ -12,7 +12,7 @@ The listener of the metrics has a name too, `https`, under which its keys of TLS
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from strandline.broker.config.broker_config import BrokerConfig
@@ -102,6 +102,11 @@ def broker_config(name: str) -> ConfigDef | None:
         key = _MECHANISM_PREFIX.sub("", key, count=1)
     scoped = replace(BROKER_CONFIGS[key], name=name, default="", nullable=True)
     return replace(scoped, dynamic=True) if key in RENEWABLE else scoped
+
+
+def are_dynamic(names: Iterable[str]) -> bool:
+    """Returns whether all of these keys can be altered while a broker runs."""
+    return all((found := broker_config(name)) is not None and found.dynamic for name in names)
 
 
 def of_listener(given: Mapping[str, str], listener: str, key: str) -> str | None:

@@ -69,6 +69,7 @@ class FrontParts(Part):
         kept = _record(environment, metadata, logs)
         record = None if kept is None else kept.record
         authorizer = metadata.authorizer
+        tls = _tls_of(running.static)
         services = Services(
             running=running,
             metadata=metadata.metadata,
@@ -80,6 +81,7 @@ class FrontParts(Part):
             cold_pace=metadata.cold_pace,
             records=environment.workers.records,
             authorizer=authorizer,
+            check_tls=None if tls is None else partial(tls.check, clock),
         )
         sessions = FetchSessionCache(
             running.static.fetch.sessions_max, clock, name_of=metadata.metadata.topic_name
@@ -97,7 +99,6 @@ class FrontParts(Part):
             decoding=environment.workers.decoding,
             record=record,
         )
-        tls = _tls_of(running.static)
         handlers = ConnectionHandlers(
             running.static,
             dispatcher,
