@@ -209,9 +209,8 @@ class FrontParts(Front):
 
     async def end(self) -> None:
         self.metrics.close()
-
-    async def close(self) -> None:
         if self.record is not None:
+            # Its topic is a log like others.
             await self.record.close()
 
 
