@@ -16,7 +16,7 @@ import pytest
 
 from strandline.broker.network import logins as logins_module
 from strandline.broker.network.config import NetworkConfig
-from strandline.broker.network.handshake import HANDSHAKE_BYTES_MAX, Handshakes
+from strandline.broker.network.handshake import HANDSHAKE_BYTES_MAX, PLAINTEXT_ALERT, Handshakes
 from strandline.broker.network.logins import LOGIN_GRACE_S, LOGIN_S
 from strandline.broker.network.responses import CloseConnectionError, RequestHandler
 from strandline.broker.network.server import Server
@@ -229,11 +229,15 @@ def test_no_client_gets_a_ticket(version: ssl.TLSVersion) -> None:
         bytes(64),
     ],
 )
-def test_who_speaks_another_protocol_is_told_so_by_an_end(said: bytes) -> None:
+def test_who_speaks_another_protocol_is_told_so_by_an_alert_and_an_end(said: bytes) -> None:
     async def test(world: World) -> None:
         client = world.client()
         await asyncio.get_running_loop().sock_sendall(client.socket, said)
         assert await client.is_cut_off()
+        alert = client.incoming.read()
+        assert alert.endswith(PLAINTEXT_ALERT)
+        # What a client of Kafka takes for the size of an answer: the page names it.
+        assert int.from_bytes(alert[:4], "big") == 352518912
         await until(lambda: world.handshakes.failed == {("TLS", "plaintext"): 1})
         await until(lambda: not world.server.statistics().connections)
 
