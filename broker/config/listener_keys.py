@@ -5,6 +5,8 @@ the key without the prefix applies, or (for connection limits) no further limit.
 are under a key that only listeners have:
 
     listener.name.<name>.plain.sasl.jaas.config
+
+The listener of the metrics has a name too, `https`, under which its keys of TLS are.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from dataclasses import replace
 
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listeners import (
+    HTTPS,
     SASL_PLAINTEXT,
     SASL_SSL,
     SSL,
@@ -130,8 +133,10 @@ def sasl_listeners(config: BrokerConfig) -> Sequence[str]:
 
 
 def tls_listeners(config: BrokerConfig) -> Sequence[str]:
-    """Returns the names of the listeners with TLS."""
-    return listeners_with(config, SSL, SASL_SSL)
+    """Returns the names of the listeners with TLS; that of the metrics is HTTPS."""
+    metrics = config.metrics.listener
+    of_clients = listeners_with(config, SSL, SASL_SSL)
+    return [*of_clients, HTTPS] if metrics is not None and metrics.name == HTTPS else of_clients
 
 
 def tls_of(config: BrokerConfig, listener: str) -> TlsConfig:

@@ -98,6 +98,10 @@ class Handshakes:
     def are_needed(self, listener: str) -> bool:
         return listener in self._contexts
 
+    def context(self, listener: str) -> ssl.SSLContext:
+        """Returns the context of the moment."""
+        return self._contexts[listener]()
+
     def begin(
         self,
         connected: socket.socket,
@@ -121,6 +125,12 @@ class Handshakes:
     def count(self, listener: str, tls: ssl.SSLObject) -> None:
         suite = tls.cipher()
         self.done[listener, tls.version() or "", suite[0] if suite else ""] += 1
+
+    def fail_by(self, listener: str, peer: str, error: OSError) -> None:
+        """Notes one that failed with an error, of OpenSSL or of the socket."""
+        reason = TIMEOUT if isinstance(error, TimeoutError) else reason_of(error)
+        message = getattr(error, "verify_message", "") or getattr(error, "reason", "")
+        self.fail(listener, peer, reason, message or str(error))
 
     def fail(self, listener: str, peer: str, reason: str, message: str) -> None:
         self.failed[listener, reason] += 1

@@ -57,9 +57,6 @@ _REMEDIES: Mapping[str, str] = {
     "NON_EMPTY_GROUP": "stop the group's consumers first; group describe shows who they are",
     "GROUP_SUBSCRIBED_TO_TOPIC": "stop the group's consumers first",
     "UNKNOWN_MEMBER_ID": "stop the group's consumers first; group describe shows who they are",
-    "TOPIC_AUTHORIZATION_FAILED": "the user of this connection lacks the right; see -X",
-    "GROUP_AUTHORIZATION_FAILED": "the user of this connection lacks the right; see -X",
-    "CLUSTER_AUTHORIZATION_FAILED": "the user of this connection lacks the right; see -X",
     "MSG_SIZE_TOO_LARGE": "max.message.bytes of the topic is the limit: strandline topic alter",
     "OFFSET_OUT_OF_RANGE": "strandline topic describe NAME  shows where the log starts and ends",
     "INVALID_TIMESTAMP": "does this machine's clock agree with the broker's? The bounds are"
@@ -71,6 +68,30 @@ _REMEDIES: Mapping[str, str] = {
     "_ALL_BROKERS_DOWN": "the advertised address may be another one: see advertised.listeners",
 }
 
+
+# The rights that actions need, by the words that begin `what` of `failure_of`. The first that fits.
+_RIGHTS: Mapping[str, str] = {
+    "cannot find topic": "describe of the topic",
+    "cannot read the configuration of topic": "describe-configs of the topic",
+    "cannot read the configuration of": "describe-configs of the cluster",
+    "cannot create topic": "create of the topic, or of the cluster",
+    "cannot delete topic": "delete of the topic, or of the cluster",
+    "cannot give topic": "alter of the topic",
+    "cannot change the configuration of topic": "alter-configs of the topic",
+    "cannot describe group": "describe of the group",
+    "cannot set the offset": "read of the group and of its topics",
+    "cannot delete group": "delete of the group",
+    "cannot read the offsets of group": "describe of the group and of its topics",
+    "cannot read the offsets of": "describe of the topic",
+    "cannot read the ACLs": "describe of the cluster",
+    "cannot create the ACL": "alter of the cluster",
+    "cannot delete the ACLs": "alter of the cluster",
+    "cannot write": "write of the topic",
+    "could not write": "write of the topic",
+    "cannot ask for": "write of the topic",
+    "cannot read": "read of the topic, and of the group if there is one",
+}
+_DENIED = "_AUTHORIZATION_FAILED"
 
 # A part of Kafka's text for a legal name that another topic has, but for '.' and '_'.
 _COLLISION = "collides with existing topic"
@@ -254,4 +275,10 @@ def failure_of(error: KafkaError, what: str) -> ToolFailure:
     # librdkafka does not explain local timeouts; the name at least identifies them.
     reason = said if name in said else f"{said} ({name})"
     remedy = _COLLIDES if _COLLISION in said else _REMEDIES.get(name, "")
+    if name.endswith(_DENIED):
+        right = next((one for words, one in _RIGHTS.items() if what.startswith(words)), "")
+        remedy = (
+            f"the user of this connection has no right to it{f': {right}' if right else ''};"
+            " strandline acl add  gives it"
+        )
     return ToolFailure(f"{what}: {reason}", remedy=remedy)
