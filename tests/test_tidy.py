@@ -258,7 +258,7 @@ def test_nothing_private_of_the_interpreter_is_used() -> None:
 PRIVATE_NAMES = {
     r"_PARTITION_EOF|_AUTHENTICATION|_AUTO_OFFSET_RESET": "librdkafka's codes, documented",
     r"_ALL_BROKERS_DOWN": "another of them",
-    r"_replace|_make": "NamedTuple, documented",
+    r"_replace|_make|_asdict": "NamedTuple, documented",
     r"_exit": "of os, documented",
     r"_enter_task|_leave_task": "of asyncio, documented",
     r"_ready|_run": "the loop's queue in Python 3.11, which gets no more releases but for security",
