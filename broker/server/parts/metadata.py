@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from strandline.broker.authorization.authorizer import Authorizer
-from strandline.broker.authorization.denials import DenialLog
+from strandline.broker.authorization.denials import Denials
 from strandline.broker.cluster.metadata.active_controller import ActiveController
 from strandline.broker.cluster.metadata.controller import register_broker
 from strandline.broker.cluster.metadata.controller_messages import Controller
@@ -49,6 +49,7 @@ class MetadataParts(Part):
     quotas: ClientQuotas
     # None: every client may do everything.
     authorizer: Authorizer | None
+    denials: Denials | None
     cold_pace: ColdPace
     metadata_log: MetadataLog
     metadata: MetadataView
@@ -71,21 +72,26 @@ class MetadataParts(Part):
         """
         quotas = ClientQuotas(environment.clock, running.static.quota_windows)
         await view.publish_to(running.follow, quotas.follow)
-        authorizer, rules = None, running.static.authorizer
-        if rules.is_enabled:
-            told = DenialLog(environment.clock)
-            authorizer = Authorizer(rules, on_denied=told.note)
+        authorizer = denials = None
+        if running.static.authorizer.is_enabled:
+            authorizer = Authorizer(running.static.authorizer)
+            denials = Denials(authorizer.rule_of)
+            authorizer.on_denied = denials.note
             await view.publish_to(authorizer.follow)
         return cls(
             running=running,
             alterations=Alterations(),
             quotas=quotas,
             authorizer=authorizer,
+            denials=denials,
             cold_pace=ColdPace(lambda: running.current.pace),
             metadata_log=metadata_log,
             metadata=view,
             controller=controller,
-            loops={} if purges is None else {"purges": partial(purges.note_forever, controller)},
+            loops={
+                **({} if purges is None else {"purges": partial(purges.note_forever, controller)}),
+                **({} if denials is None else {"denials": denials.run}),
+            },
         )
 
     @property
