@@ -6,9 +6,11 @@ The pages call these things by names that a reader replaces; so do we, in the te
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import boto3
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -42,6 +45,8 @@ TABLES = "/srv/archive-tables"
 COMMAND_S_MAX = 300.0
 READY_S_MAX = 120.0
 REPEATED_S_MAX = 60.0
+# One of ours from which a shell makes nothing but words.
+_PLAIN_COMMAND = re.compile(r"strandline (?!serve|restore)[^|<>;&$`()*?~\n]+")
 
 FAST = {
     "remote.log.storage.system.enable": "true",
@@ -160,6 +165,8 @@ class Shell:
         return re.sub(r"(strandline serve)\b", rf"\1 {listener}", command)
 
     def _command(self, command: str) -> Printed:
+        if _PLAIN_COMMAND.fullmatch(command):
+            return self._in_this_process(shlex.split(command, comments=True)[1:])
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
             cwd=self.folder,
@@ -172,6 +179,23 @@ class Shell:
             check=False,
         )
         return Printed(code=done.returncode, text=done.stdout)
+
+    def _in_this_process(self, words: Sequence[str]) -> Printed:
+        """As a process of its own would end, without the half second that one takes to start."""
+        printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+        with (
+            open(os.devnull) as nothing,
+            patch.dict(os.environ, self.environment, clear=True),
+            patch.object(sys, "stdin", nothing),
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(printed),
+            contextlib.redirect_stderr(printed),
+        ):
+            try:
+                code = main(words)
+            except SystemExit as end:
+                code = int(end.code or 0)
+        return Printed(code=code, text=printed.buffer.getvalue().decode())  # type: ignore[attr-defined]
 
     def _serve(self, command: str) -> Printed:
         log = self.folder / "broker.log"
