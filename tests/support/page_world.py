@@ -6,7 +6,6 @@ The pages call these things by names that a reader replaces; so do we, in the te
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import re
@@ -19,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from unittest.mock import patch
 
 import boto3
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -30,6 +28,7 @@ from strandline.spark_lake import count
 from strandline.storage.errors import StrandlineError
 from tests.conftest import S3Bucket
 from tests.support.broker import REPOSITORY, BrokerProcess, eventually
+from tests.support.own_process import Printed, run_here
 from tests.support.page_blocks import Block
 from tests.support.ports import ReservedPort
 
@@ -92,14 +91,6 @@ def lacks(printed: str, wanted: str) -> list[str]:
     got = {masked(line) for line in printed.splitlines()}
     lines = [masked(line) for line in wanted.splitlines()]
     return [line for line in lines if line not in {"", "..."} and line not in got]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Printed:
-    """How a command ended, and what it printed to either stream."""
-
-    code: int
-    text: str
 
 
 class Shell:
@@ -166,7 +157,8 @@ class Shell:
 
     def _command(self, command: str) -> Printed:
         if _PLAIN_COMMAND.fullmatch(command):
-            return self._in_this_process(shlex.split(command, comments=True)[1:])
+            words = shlex.split(command, comments=True)[1:]
+            return run_here(words, environment=self.environment, folder=self.folder)
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
             cwd=self.folder,
@@ -179,23 +171,6 @@ class Shell:
             check=False,
         )
         return Printed(code=done.returncode, text=done.stdout)
-
-    def _in_this_process(self, words: Sequence[str]) -> Printed:
-        """As a process of its own would end, without the half second that one takes to start."""
-        printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
-        with (
-            open(os.devnull) as nothing,
-            patch.dict(os.environ, self.environment, clear=True),
-            patch.object(sys, "stdin", nothing),
-            contextlib.chdir(self.folder),
-            contextlib.redirect_stdout(printed),
-            contextlib.redirect_stderr(printed),
-        ):
-            try:
-                code = main(words)
-            except SystemExit as end:
-                code = int(end.code or 0)
-        return Printed(code=code, text=printed.buffer.getvalue().decode())  # type: ignore[attr-defined]
 
     def _serve(self, command: str) -> Printed:
         log = self.folder / "broker.log"
