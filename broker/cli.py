@@ -338,6 +338,7 @@ def _restore(options: argparse.Namespace) -> int:
         "strandline.remote.url": options.remote,
         "strandline.remote.s3.endpoint.url": options.endpoint_url,
         "strandline.remote.s3.region": options.region,
+        "strandline.remote.s3.ca.file": options.ca_file,
     }
     given = [f"{key}={value}" for key, value in remote.items() if value is not None]
     config = load_config(options.config, [*options.overrides, *given])

@@ -5,8 +5,10 @@ compat: $(DEV) kafka-jars ## the test suites of kafka-python, librdkafka and oth
 	@$(PY) -m tests.compat.suites --write-page $(if $(SUITES),--sources $(SUITES)) $(COMPAT_ARGS)
 
 .PHONY: interop
-interop: $(DEV) $(MINISTACK) jar bench-data/jvm/clients-4.x/.installed ## Apache Kafka's newest Java tools against our broker, step by step; its copier with kills
+interop: $(DEV) $(MINISTACK) jar $(addprefix bench-data/jvm/,clients-4.x/.installed mirror/.installed) ## Apache Kafka's newest Java tools against our broker, step by step, also with TLS and ACLs; MirrorMaker; its copier with kills
 	@$(PY) -m tests.compat.interop bench-data/jvm/clients-4.x
+	@$(PY) -m tests.compat.interop_secured bench-data/jvm/clients-4.x
+	@$(PY) -m tests.compat.mirror bench-data/jvm/mirror
 	@$(PY) -m tests.compat.jvm.exactly_once bench-data/jvm clients-4.x
 
 .PHONY: takeover

@@ -287,6 +287,26 @@ def read_whole(path: Path | str) -> bytes:
         raise DiskError(f"cannot read {path}: {error.strerror}") from error
 
 
+def read_named(path: Path | str, bytes_max: int) -> bytes:
+    """Returns the content of a file whose name an operator gives; does not wait for a pipe.
+
+    Raises OSError, also for what is no regular file, and for one above `bytes_max`.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | _OPENING)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error)) from error
+    try:
+        check_regular(descriptor)
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(bytes_max + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > bytes_max:
+        raise OSError(errno.EFBIG, f"larger than {bytes_max} bytes")
+    return content
+
+
 def check_regular(descriptor: int) -> os.stat_result:
     """fstat of a file. Raises IsADirectoryError for a folder, a pipe or a device.
 

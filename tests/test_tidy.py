@@ -41,8 +41,7 @@ LATE_IMPORTS = {
     r"(boto3|botocore|urllib3)(\..*)?": "0.26 s; only S3 needs them",
     r"(joserfc|urllib\.request|http\.client|ssl)(\..*)?": "20 ms each; only providers of tokens",
     r"strandline\.broker\.security\.oauth": "10 ms; only listeners with OAUTHBEARER need it",
-    r"strandline\.broker\.audit\.record": "few brokers keep a record",
-    r"strandline\.broker\.handlers\.audit\.(changes|traffic)": "few brokers keep a record",
+    r"strandline\.broker\.handlers\.audit\.(changes|creations|traffic)": "few keep a record",
     r"numpy": "0.26 s; only compiled kernels need it",
     r"(pyarrow|pyspark|py4j|fsspec|fastavro|google\.protobuf)(\..*)?": "extras of the lake: 1 s",
     r"(confluent_kafka|strandline\.broker\.tools\.client\.(cluster|acls))(\..*)?": "extra",
@@ -259,7 +258,7 @@ def test_nothing_private_of_the_interpreter_is_used() -> None:
 PRIVATE_NAMES = {
     r"_PARTITION_EOF|_AUTHENTICATION|_AUTO_OFFSET_RESET": "librdkafka's codes, documented",
     r"_ALL_BROKERS_DOWN": "another of them",
-    r"_replace|_make": "NamedTuple, documented",
+    r"_replace|_make|_asdict": "NamedTuple, documented",
     r"_exit": "of os, documented",
     r"_enter_task|_leave_task": "of asyncio, documented",
     r"_ready|_run": "the loop's queue in Python 3.11, which gets no more releases but for security",

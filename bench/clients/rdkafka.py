@@ -107,6 +107,12 @@ class ProduceLoad:
     def value_bytes(self) -> int:
         return self.count * self.record_bytes
 
+    @property
+    def records_per_batch(self) -> int:
+        """As many as librdkafka puts into one, by its own reckoning of what they take."""
+        record_bytes_max = self.record_bytes + RECORD_OVERHEAD_BYTES
+        return max((self.batch_bytes - BATCH_HEADER_BYTES) // record_bytes_max, 1)
+
     def client_settings(self, bootstrap: str) -> dict[str, str | int]:
         single = self.batch_bytes == 0
         return {
@@ -143,11 +149,8 @@ class Producers:
             self._handles.append(new_producer(settings, self._counters))
         self._topics += [new_topic(handle, load.topic) for handle in self._handles]
         self._pool = record_pool(load.record_bytes)
-        # As many as librdkafka puts into one batch, by its own reckoning of what they take: one
-        # more would wait for linger.ms in each partition and go as a batch of one.
-        record_bytes_max = load.record_bytes + RECORD_OVERHEAD_BYTES
-        per_batch = max((load.batch_bytes - BATCH_HEADER_BYTES) // record_bytes_max, 1)
-        self._messages = np.zeros((per_batch, MESSAGE_WORDS), dtype=np.int64)
+        # One more would wait for linger.ms in each partition and go as a batch of one.
+        self._messages = np.zeros((load.records_per_batch, MESSAGE_WORDS), dtype=np.int64)
         # A call with nothing to do compiles the loop; so do the other clients.
         self._send(0)
 

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,16 +29,20 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from bench.comparison.kinds import KINDS
 from bench.comparison.page import print_tables, write_page
 from bench.comparison.peers import REPOSITORY, Kafka, Peer, Strandline
 from bench.comparison.results import Results
 from bench.comparison.rows import ROWS, Brokers, Row
-from bench.comparison.workloads import KINDS, Site, move
+from bench.comparison.secure import move_tls
+from bench.comparison.workloads import Figures, Site, move
 
 RESULTS = REPOSITORY / "bench-data" / "results"
 FULL_SIZE, QUICK_SIZE = 1.0, 0.25
 WARM_UP_ROWS = ("base", "single", "connections-50", "lz4")
 WARM_UP_MB = 40
+# The brokers that are up during several rows.
+SHARED = (Brokers.HOT, Brokers.TLS, Brokers.TIERED)
 # After half a minute of load most figures of Kafka no longer fall from run to run.
 WARM_UP_S = {"Kafka": 30.0, "strandline": 5.0}
 
@@ -62,26 +66,26 @@ class Machine:
     def peer(self, task: Task, site: Site) -> Peer:
         """The broker of a task, warm, after those of another kind were taken down."""
         kind = task.row.brokers
-        if kind in (Brokers.HOT, Brokers.TIERED) and kind != self._kind:
+        if kind in SHARED and kind != self._kind:
             self.close()
             self._kind = kind
             self._start(kind, site)
         elif kind == Brokers.OWN:
             self.close()
-        if kind in (Brokers.HOT, Brokers.TIERED):
+        if kind in SHARED:
             return self._up[task.peer]
         return Kafka(self._folder) if task.peer == Kafka.name else Strandline(self._folder)
 
     def _start(self, kind: Brokers, site: Site) -> None:
-        tiered = kind == Brokers.TIERED
+        tls = site.certificates if kind == Brokers.TLS else None
         for make in (Strandline, Kafka):
-            folder = self._folder / f"{make.name}-{'tiered' if tiered else 'hot'}"
+            folder = self._folder / f"{make.name}-{kind.name.lower()}"
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            broker = make(folder, tiered=tiered)
+            broker = make(folder, tiered=kind == Brokers.TIERED, tls=tls)
             broker.start()
             self._up[make.name] = broker
-            _warm(broker, site)
+            _warm(broker, site, move if tls is None else move_tls)
 
     def close(self) -> None:
         """Takes the brokers down, and their data."""
@@ -93,12 +97,12 @@ class Machine:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _warm(broker: Peer, site: Site) -> None:
+def _warm(broker: Peer, site: Site, work: Callable[[Site, Row, Peer], Figures]) -> None:
     """Lets the JVM compile what it runs: a broker that serves for months is not measured cold."""
     rows = [replace(row, megabytes=WARM_UP_MB) for row in ROWS if row.name in WARM_UP_ROWS]
     end_s = time.monotonic() + WARM_UP_S[broker.name]
     for row in itertools.cycle(rows):
-        move(replace(site, size=1), row, broker)
+        work(replace(site, size=1), row, broker)
         if time.monotonic() > end_s:
             return
 

@@ -1,6 +1,6 @@
 """The brokers under comparison, started, killed and asked in the same way.
 
-    Peer      name, settings_text, start, stop, kill, pid, bootstrap, log_files(topic, partition)
+    Peer      name, settings_text, start, end, pid, bootstrap, tls_port, held_mib, segments
      ├ Strandline   `strandline serve`, as users start it
      └ Kafka        kafka.Kafka in KRaft mode, broker and controller in one process, heap of 1 GB,
                     the JVM options of Kafka's own start script
@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.clients.readiness import await_acknowledged
+from bench.comparison.tls import SUITE, Certificates
+from bench.measure import resident_mib
 from tests.support.broker import BrokerProcess
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -62,7 +64,14 @@ class Peer(Protocol):
     def bootstrap(self) -> str: ...
 
     @property
+    def tls_port(self) -> int:
+        """Of the listener with TLS, if it has one."""
+
+    @property
     def settings_text(self) -> str: ...
+
+    def held_mib(self) -> float:
+        """Returns the memory that it cannot do without now."""
 
     def start(self) -> None: ...
 
@@ -79,13 +88,24 @@ class Strandline:
     name = "strandline"
 
     def __init__(
-        self, folder: Path, *, tiered: bool = False, settings: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        *,
+        tiered: bool = False,
+        tls: Certificates | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         tier = {**TIERED, "strandline.remote.url": f"file://{folder / 'tier'}"} if tiered else {}
-        self._settings = {**tier, **(settings or {})}
         # Users have the byte code of what they installed; a shell may be set not to write it.
         environment = {"PYTHONDONTWRITEBYTECODE": ""}
-        self._process = BrokerProcess(folder, settings=self._settings, environment=environment)
+        self._process = BrokerProcess(folder, environment=environment)
+        self.tls_port = _free_port()
+        sealed: dict[str, str] = {}
+        if tls is not None:
+            listeners = f"PLAINTEXT://{self.bootstrap},SSL://127.0.0.1:{self.tls_port}"
+            sealed = {"listeners": listeners, **tls.of_broker()}
+        self._settings = {**tier, **sealed, **(settings or {})}
+        self._process.settings.update(self._settings)
 
     @property
     def pid(self) -> int:
@@ -98,6 +118,9 @@ class Strandline:
     @property
     def settings_text(self) -> str:
         return _anonymous(_properties(self._settings), self._process.folder)
+
+    def held_mib(self) -> float:
+        return resident_mib(self.pid)
 
     def start(self) -> None:
         self._process.start()
@@ -122,13 +145,22 @@ class Kafka:
     name = "Kafka"
 
     def __init__(
-        self, folder: Path, *, tiered: bool = False, settings: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        *,
+        tiered: bool = False,
+        tls: Certificates | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = folder
         self._data = folder / "data"
         self._classes = folder / "classes" if tiered else None
         self._process: subprocess.Popen[bytes] | None = None
-        self._port, controller_port = _free_port(), _free_port()
+        self._port, self.tls_port, controller_port = _free_port(), _free_port(), _free_port()
+        own, sealed = f"PLAINTEXT://127.0.0.1:{self._port}", {}
+        if tls is not None:
+            own += f",SSL://127.0.0.1:{self.tls_port}"
+            sealed = {**tls.of_broker(), "ssl.cipher.suites": SUITE}
         tier = {
             "remote.log.storage.manager.class.name": (
                 "org.apache.kafka.server.log.remote.storage.LocalTieredStorage"
@@ -142,18 +174,17 @@ class Kafka:
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
-            "listeners": (
-                f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{controller_port}"
-            ),
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+            "listeners": f"{own},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": own,
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,CONTROLLER:PLAINTEXT",
             "log.dirs": str(self._data),
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
             **({**TIERED, **tier} if tiered else {}),
+            **sealed,
             **(settings or {}),
         }
 
@@ -171,6 +202,17 @@ class Kafka:
         jvm = " ".join((*KAFKA_HEAP, *KAFKA_JVM))
         text = f"# java {jvm} kafka.Kafka server.properties\n{_properties(self._settings)}"
         return _anonymous(text, self._folder)
+
+    def held_mib(self) -> float:
+        """Of the heap, after a collection: a JVM keeps the memory that it once took."""
+        asked = [str(Path(_java()).with_name("jcmd")), str(self.pid)]
+        subprocess.run([*asked, "GC.run"], check=True, capture_output=True)
+        told = subprocess.run(
+            [*asked, "GC.heap_info"], check=True, capture_output=True, text=True
+        ).stdout
+        match = re.search(r"used (\d+)K", told)
+        assert match is not None, told
+        return int(match[1]) / 1024
 
     def start(self) -> None:
         properties = self._folder / "server.properties"

@@ -2,7 +2,8 @@
 
 Each row is a line of data; `bench/comparison/workloads.py` has one function for each kind. A row
 varies one thing against BASE: records of 1 KB in batches of 16 KB, not compressed, acks=1, one
-partition, one connection. A goal is a bound on the ratio strandline : Kafka of one metric.
+partition, one connection. A goal is a bound on one metric: on the ratio strandline : Kafka, or on
+strandline's own figure.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Brokers(Enum):
     """The brokers that a row runs against."""
 
     HOT = "both brokers up, data on the local disk"
+    TLS = "both brokers up, clients by TLS"
     TIERED = "both brokers up, with a second tier in a local folder"
     OWN = "brokers of its own, one at a time"
     NONE = "no broker"
@@ -57,20 +59,33 @@ METRICS: Mapping[str, Metric] = {
     "create_s": Metric(title="create the topic, s", digits=2),
     "rest_mib": Metric(title="resident at rest, MiB", digits=0),
     "peak_mib": Metric(title="resident at most, MiB", digits=0),
+    "handshakes_per_s": Metric(title="handshakes/s", digits=0),
+    "handshakes_per_cpu_s": Metric(title="handshakes per broker CPU s", digits=0),
+    "connection_kib": Metric(title="memory of a connection, KiB"),
+    "decision_us": Metric(title="decision on a request, µs", digits=2),
+    "authorization_share": Metric(title="of that authorization, %", digits=2),
     "idle_cpu": Metric(title="CPU at rest, ms per s", digits=2),
 }
 
 
+class Bounded(Enum):
+    """What a goal is a bound on."""
+
+    RATIO = "strandline : Kafka"
+    FIGURE = "strandline's own figure"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """A bound on strandline : Kafka."""
+    """A bound."""
 
     at_most: float | None = None
     at_least: float | None = None
+    of: Bounded = Bounded.RATIO
 
-    def is_met(self, ratio: float) -> bool:
-        return (self.at_most is None or ratio <= self.at_most) and (
-            self.at_least is None or ratio >= self.at_least
+    def is_met(self, measured: float) -> bool:
+        return (self.at_most is None or measured <= self.at_most) and (
+            self.at_least is None or measured >= self.at_least
         )
 
     def __str__(self) -> str:
@@ -113,6 +128,14 @@ class TransactionRow(Row):
     client: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AclRow(Row):
+    """A row of the authorizer."""
+
+    # That it has.
+    rules: int
+
+
 # Of a transaction: fewer than these are no matter of MB/s.
 MANY_RECORDS = 100
 
@@ -134,8 +157,14 @@ TRANSACTIONS = {
     "transactions_per_s": Goal(at_least=1.0),
     "transaction_cpu_ms": Goal(at_most=0.7),
 }
+SEALED = {
+    **AT_LEAST_AS_FAST,
+    "produce_cpu": Goal(at_most=0.8),
+    "consume_cpu": Goal(at_most=0.8),
+}
 PROMPT = {"p99_ms": Goal(at_most=1.0)}
 MOVE = "Produce and consume"
+SECURE = "TLS and authorization"
 COMMIT = "Transactions"
 WAIT = "End-to-end latency"
 COLD = "Cold reads"
@@ -150,6 +179,16 @@ def _move(name: str, title: str, goals: Mapping[str, Goal] = BIG_BATCHES, **chan
         title=title,
         goals=goals,
         **{"kind": "move", **changes},  # type: ignore[arg-type]
+    )
+
+
+def _tls(name: str, title: str, goals: Mapping[str, Goal] = SEALED, **changes: object) -> Row:
+    return Row(
+        name=name,
+        section=SECURE,
+        title=title,
+        goals=goals,
+        **{"kind": "move_tls", "brokers": Brokers.TLS, **changes},  # type: ignore[arg-type]
     )
 
 
@@ -228,6 +267,32 @@ ROWS: tuple[Row, ...] = (
         title="Kafka's own perf tools (Java clients)",
         goals=BIG_BATCHES,
         megabytes=300,
+    ),
+    _tls("tls-16kb", "TLS 1.3, batches of 16 KB"),
+    _tls("tls-1mb", "TLS 1.3, batches of 1 MB", batch_bytes=BATCH_1_MB, megabytes=800),
+    _tls(
+        "tls-handshakes",
+        "handshakes of TLS 1.3, P-256",
+        {"handshakes_per_cpu_s": Goal(at_least=5)},
+        kind="tls_handshakes",
+    ),
+    _tls(
+        "tls-idle",
+        "1,000 quiet connections of TLS 1.3",
+        {"connection_kib": Goal(at_most=40, of=Bounded.FIGURE)},
+        kind="tls_idle",
+        brokers=Brokers.OWN,
+        connections=1000,
+    ),
+    AclRow(
+        name="acl-1000",
+        kind="acl",
+        section=SECURE,
+        title="authorizer with 1,000 rules, batches of 16 KB, no TLS",
+        brokers=Brokers.OWN,
+        goals={"authorization_share": Goal(at_most=1, of=Bounded.FIGURE)},
+        peers=("strandline",),
+        rules=1000,
     ),
     *(
         _transactions(client, records, partitions)

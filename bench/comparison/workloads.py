@@ -38,6 +38,7 @@ from bench.clients.rdkafka import (
 from bench.comparison import limits
 from bench.comparison.peers import Kafka, Peer, Strandline, await_serving, kafka_java, until
 from bench.comparison.rows import MANY_RECORDS, Row, TransactionRow
+from bench.comparison.tls import Certificates
 from bench.comparison.transactions import CLIENTS, TransactionClient, TransactionLoad
 from bench.measure import (
     Measured,
@@ -51,6 +52,7 @@ from bench.measure import (
 from bench.run import BUCKET, null_s3, s3_client
 
 Figures = Mapping[str, float]
+ClientSettings = Mapping[str, str | int]
 
 CREATE_TIMEOUT_S = 120
 TIER_TIMEOUT_S = 120
@@ -67,7 +69,8 @@ TRANSACTIONS_WARM_UP_S = 2.0
 WARM_SHARE = 1.3
 # Half a second and more, of which a broker computes a fifth.
 CONSUMED_BYTES = 1e9
-FAST_ANSWERS: Mapping[str, str | int] = {"socket.nagle.disable": "true"}
+NO_SETTINGS: ClientSettings = {}
+FAST_ANSWERS: ClientSettings = {"socket.nagle.disable": "true"}
 # As Java's producer has it. librdkafka's own default is a million: it would send each record as a
 # request at once and never form a batch, however far behind the broker is.
 FAST_SENDING = {**FAST_ANSWERS, "max.in.flight.requests.per.connection": 5}
@@ -90,6 +93,11 @@ class Site:
     size: float
     # Records per second that the slower of the two brokers passes on, from the row "peak".
     peak_records_per_s: float = 0
+
+    @property
+    def certificates(self) -> Certificates:
+        """Those of all brokers and clients of TLS, which are made at the first use."""
+        return Certificates(self.folder / "certificates").make()
 
     def value_bytes(self, row: Row) -> int:
         return int(row.megabytes * 1e6 * self.size)
@@ -139,7 +147,9 @@ def await_led(peer: Peer, topic: str, partitions: int) -> None:
     )
 
 
-def produce_load(row: Row, topic: str, count: int) -> ProduceLoad:
+def produce_load(
+    row: Row, topic: str, count: int, settings: ClientSettings = NO_SETTINGS
+) -> ProduceLoad:
     return ProduceLoad(
         topic=topic,
         count=count,
@@ -150,13 +160,21 @@ def produce_load(row: Row, topic: str, count: int) -> ProduceLoad:
         acks=row.acks,
         codec=row.codec,
         idempotent=row.idempotent,
+        settings=settings,
     )
 
 
 # --- moving data -----------------------------------------------------------------------------
 
 
-def move(site: Site, row: Row, peer: Peer, *, on_one_core: bool = False) -> Figures:
+def move(
+    site: Site,
+    row: Row,
+    peer: Peer,
+    *,
+    on_one_core: bool = False,
+    settings: ClientSettings = NO_SETTINGS,
+) -> Figures:
     """Produces a topic, then reads all of it.
 
     Before, each partition takes one record, and many partitions the whole load once: what a broker
@@ -166,14 +184,14 @@ def move(site: Site, row: Row, peer: Peer, *, on_one_core: bool = False) -> Figu
     second, which says more about what else ran then, and about what a JVM has compiled, than about
     a broker. Each time by a new consumer, which connects before the clock runs on.
 
-    `on_one_core` is about that consumer's threads.
+    `on_one_core` is about that consumer's threads; `settings` are those of both clients.
     """
     count = site.count(row)
     rounds = 2 if row.partitions > 1 else 1
     with topic_of(peer, row.partitions) as topic:
         await_serving(peer, topic, row.partitions)
         for _ in range(rounds):
-            with producers(peer.bootstrap, produce_load(row, topic, count)) as ready:
+            with producers(peer.bootstrap, produce_load(row, topic, count, settings)) as ready:
                 warm_page_cache(site.folder, int(WARM_SHARE * site.value_bytes(row)))
                 with measuring(peer.pid) as produced:
                     ready.run()
@@ -182,6 +200,7 @@ def move(site: Site, row: Row, peer: Peer, *, on_one_core: bool = False) -> Figu
             count=count * rounds,
             partitions=row.partitions,
             on_one_core=on_one_core,
+            settings=settings,
         )
         # acks=0 tells nobody when the broker has the last record.
         if row.acks == 0:
@@ -474,12 +493,20 @@ def cold_s3_far(site: Site, row: Row, peer: Peer) -> Figures:
 
 
 @contextmanager
-def own_broker(site: Site, row: Row, like: Peer) -> Iterator[Peer]:
+def own_broker(
+    site: Site,
+    row: Row,
+    like: Peer,
+    *,
+    tls: Certificates | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Peer]:
     """A fresh broker of the same kind, running."""
     folder = site.folder / f"{row.name}-{like.name}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    broker: Peer = Strandline(folder) if like.name == Strandline.name else Kafka(folder)
+    make = Strandline if like.name == Strandline.name else Kafka
+    broker: Peer = make(folder, tls=tls, settings=settings)
     broker.start()
     try:
         yield broker
@@ -568,27 +595,3 @@ def limit_file(site: Site, row: Row, peer: Peer) -> Figures:
     produced = limits.measure_append(site.value_bytes(row), path)
     path.unlink()
     return _moved("produce", produced, site.value_bytes(row))
-
-
-KINDS: Mapping[str, Callable[[Site, Row, Peer], Figures]] = {
-    kind.__name__: kind
-    for kind in (
-        move,
-        move_small_records,
-        java,
-        transactions,
-        peak,
-        latency,
-        latency_rewind,
-        latency_upload,
-        cold,
-        cold_s3,
-        cold_s3_far,
-        start,
-        recovery,
-        memory,
-        limit_socket,
-        limit_append,
-        limit_file,
-    )
-}

@@ -19,3 +19,14 @@ class AuditConfig:
         " that each user read and wrote: JSON, an object a line. `-`: standard error. A file that"
         " was renamed is made again, as logrotate wants it. Unset: no record.",
     )
+    topic: str | None = key(
+        "strandline.audit.topic",
+        STRING,
+        None,
+        "Topic to which the broker appends the same record, a line a record. It makes the topic,"
+        " with one partition, and no client can write it. Unset: none.",
+    )
+
+    @property
+    def is_enabled(self) -> bool:
+        return self.file is not None or self.topic is not None

@@ -1,64 +1,62 @@
-"""The record: JSON, an object a line, of a logger of its own.
-
-    {"time":"2026-01-31T12:00:00.123Z","event":"login","result":"accepted","principal":"User:alice",...}
+"""The record: JSON, an object a line (`line.py`), which a file takes (`file.py`).
 
     login      a client logged in, renewed its login, or failed to
     denied     a client asked for something that it may not do, and the rule that says so
     change     a client changed topics, configurations, quotas, users or rules, or tried to
     traffic    what a user read of a topic and wrote to it in a minute
+    lost       lines that could not be written
 
-Changes and good logins are each a line. Failed logins and denials are limited, since clients cause
-them as fast as they can: the same one once a minute at most, and `not_recorded` counts the others.
+Good logins and changes that are in force are each a line. What is refused is limited, since clients
+cause it as fast as they can (`events.py`): failed logins, changes that failed, and denials, which
+are limited before they come here (`authorization/denials.py`).
 
-The logger is in no registry, so no client can set its level (KIP-412). Nobody gives a secret to a
-method of this file.
+It is no logger, so no client can set its level (KIP-412). Nobody gives a secret to a method of this
+file.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
-import sys
-import zlib
-from collections import Counter
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from logging.handlers import WatchedFileHandler
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
 
+from strandline.broker.audit.events import NAME_MAX, LimitedEvents
+from strandline.broker.audit.line import cut, line_of
 from strandline.broker.audit.login import Login
 from strandline.broker.security.identity import ClientIdentity
 from strandline.storage.clock import Clock
-from strandline.storage.errors import InvalidConfig
-from strandline.storage.quiet_log import QuietLog
+from strandline.storage.concurrency.turns import Turn
 
-STANDARD_ERROR = "-"
-QUIET_S = 60.0
-# Subjects of denials and failed logins that are told apart: names that clients invent are many.
-SUBJECTS_MAX = 1000
-# Denied names that are told apart, of each principal, address and operation.
-NAMES_TOLD_MAX = 64
-TRAFFIC_S = 60.0
+MINUTE_S = 60.0
 # Pairs of user and topic in one minute; what is read and written beyond is one line.
 PAIRS_MAX = 10_000
 OTHERS = "other"
-# A group's name may have 32,767 characters.
-TEXT_MAX = 2000
+DONE = "NONE"
+COUNT = "not_recorded"
+
+# Names and values of a line.
+Fields = Mapping[str, object]
 
 
 class AuditRecord:
     """The record of one broker. Used on the event loop only."""
 
-    def __init__(self, handler: logging.Handler, clock: Clock) -> None:
-        self._clock = clock
-        handler.setFormatter(_JsonLines(clock))
-        # In no registry: no client can set its level.
-        self._log = logging.Logger("strandline.audit", logging.INFO)  # noqa: LOG001
-        self._log.addHandler(handler)
-        self._quiet_log = QuietLog(self._log, clock, quiet_s=QUIET_S, subjects_max=SUBJECTS_MAX)
+    def __init__(
+        self, add_line: Callable[[str], None], clock: Clock, *, topic: str | None = None
+    ) -> None:
+        """`add_line` takes a line, at once; `topic` has the record, and no client may write it."""
+        self.topic = topic
+        self._add_line = add_line
+        self._now_ms = clock.now_ms
+        # By address; listener and mechanism.
+        self._failed_logins = LimitedEvents[str, tuple[str, str]]()
+        # By principal, address, request and error, and by what the change was about.
+        self._failed_changes = LimitedEvents[tuple[str, str, str, str], tuple[str, str]]()
         # Bytes by user and topic.
         self._read: Counter[tuple[str, str]] = Counter()
         self._written: Counter[tuple[str, str]] = Counter()
+        # Lines of the minutes that ended.
+        self._due: deque[tuple[str, Fields]] = deque()
 
     def logged_in(self, login: Login) -> None:
         """Records a login that was accepted."""
@@ -66,8 +64,10 @@ class AuditRecord:
 
     def login_failed(self, login: Login, reason: str) -> None:
         """Records a login that was refused, unless one of this address was lately."""
-        fields = {"result": "refused", **_login_fields(login), "reason": reason}
-        self._limited("login", (login.address, login.listener, login.mechanism), fields)
+        if self._failed_logins.is_told(
+            login.address, (login.listener, cut(login.mechanism, NAME_MAX))
+        ):
+            self._say("login", {"result": "refused", **_login_fields(login), "reason": reason})
 
     def denied(
         self,
@@ -77,30 +77,32 @@ class AuditRecord:
         operation: str,
         resource: str,
         rule: str = "",
-        request: str = "",
+        count: int = 0,
     ) -> None:
-        """Records what a client may not do, unless it was recorded lately.
+        """Records what a client may not do; `count` is how many such denials were not recorded.
 
         `resource` is KIND:name. `rule` is the rule that denies it; empty if none allows it.
         """
-        fields = {
+        fields: dict[str, object] = {
             "principal": principal,
             "address": address,
             "operation": operation,
             "resource": resource,
             "rule": rule,
-            "request": request,
         }
-        # Clients make up names.
-        number = zlib.crc32(resource.encode("utf-8", "replace")) % NAMES_TOLD_MAX
-        self._limited("denied", (principal, address, operation, number), fields)
+        if count:
+            fields[COUNT] = count
+        self._say("denied", fields)
 
-    def changed(
-        self, caller: ClientIdentity, request: str, what: Mapping[str, object], error: str
-    ) -> None:
-        """Records a change, or what was refused of it; `error` is Kafka's name, NONE if it is in
-        force.
+    def changed(self, caller: ClientIdentity, request: str, what: Fields, error: str) -> None:
+        """Records a change, or what was refused of it, unless the same was lately; `error` is
+        Kafka's name, DONE if it is in force.
         """
+        if error != DONE:
+            name, value = next(iter(what.items()))
+            asked = caller.principal, caller.address, request, error
+            if not self._failed_changes.is_told(asked, (name, cut(str(value), NAME_MAX))):
+                return
         self._say(
             "change",
             {
@@ -129,38 +131,50 @@ class AuditRecord:
         return pair
 
     async def run(self) -> None:
-        """Records the traffic of each minute, and of the last one at its end."""
-        try:
-            while True:
-                await asyncio.sleep(TRAFFIC_S)
-                self.tell_traffic()
-        finally:
-            self.tell_traffic()
+        """Tells of each minute when it ends, in turns."""
+        while True:
+            await asyncio.sleep(MINUTE_S)
+            self._end_minute()
+            turn = Turn()
+            while self._due:
+                self._say(*self._due.popleft())
+                await turn.pass_if_over()
 
-    def tell_traffic(self) -> None:
-        """Records what was read and written since the last call."""
+    def tell(self) -> None:
+        """Tells at once of the minute that is not over yet."""
+        self._end_minute()
+        while self._due:
+            self._say(*self._due.popleft())
+
+    def _end_minute(self) -> None:
+        for address, login, count in self._failed_logins.turn():
+            about = (
+                {} if login is None else dict(zip(("listener", "mechanism"), login, strict=True))
+            )
+            fields = {"result": "refused", "address": address or "", **about, COUNT: count}
+            self._due.append(("login", fields))
+        for asked, what, count in self._failed_changes.turn():
+            principal, address, request, error = asked or ("", "", "", "")
+            fields = {"principal": principal, "address": address, "request": request}
+            if what is not None:
+                name, value = what
+                fields[name] = value
+            self._due.append(("change", {**fields, "error": error, COUNT: count}))
+        self._due.extend(("traffic", fields) for fields in self._traffic())
+
+    def _traffic(self) -> Iterator[Fields]:
         read, written = self._read, self._written
         self._read, self._written = Counter(), Counter()
         for principal, topic in dict.fromkeys((*read, *written)):
-            self._say(
-                "traffic",
-                {
-                    "principal": principal,
-                    "topic": topic,
-                    "read_bytes": read[principal, topic],
-                    "written_bytes": written[principal, topic],
-                },
-            )
+            yield {
+                "principal": principal,
+                "topic": topic,
+                "read_bytes": read[principal, topic],
+                "written_bytes": written[principal, topic],
+            }
 
-    def close(self) -> None:
-        for handler in self._log.handlers:
-            handler.close()
-
-    def _say(self, event: str, fields: Mapping[str, object]) -> None:
-        self._log.info(event, extra={"fields": fields})
-
-    def _limited(self, event: str, subject: object, fields: Mapping[str, object]) -> None:
-        self._quiet_log.say(logging.INFO, event, (event, subject), fields)
+    def _say(self, event: str, fields: Fields) -> None:
+        self._add_line(line_of(self._now_ms(), event, fields))
 
 
 def _login_fields(login: Login) -> dict[str, object]:
@@ -171,44 +185,3 @@ def _login_fields(login: Login) -> dict[str, object]:
         "mechanism": login.mechanism,
         "renewal": login.is_renewal,
     }
-
-
-class _JsonLines(logging.Formatter):
-    """Renders a record as a JSON object; what is no printable ASCII is escaped."""
-
-    def __init__(self, clock: Clock) -> None:
-        super().__init__()
-        self._now_ms: Callable[[], int] = clock.now_ms
-
-    def format(self, record: logging.LogRecord) -> str:
-        when = datetime.fromtimestamp(self._now_ms() / 1000, UTC)
-        fields = getattr(record, "fields", {})
-        line: dict[str, object] = {
-            "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "event": record.getMessage(),
-        }
-        for name, value in fields.items():
-            line["not_recorded" if name == "not_logged" else name] = _cut(value)
-        return json.dumps(line, separators=(",", ":"), default=str)
-
-
-def _cut(value: object) -> object:
-    if isinstance(value, str) and len(value) > TEXT_MAX:
-        return f"{value[:TEXT_MAX]}... ({len(value)} characters)"
-    if isinstance(value, Mapping):
-        return {_cut(name): _cut(one) for name, one in value.items()}
-    return value
-
-
-def open_record(file: str, clock: Clock) -> AuditRecord:
-    """Opens the record. Raises InvalidConfig if its file cannot be written."""
-    handler: logging.Handler
-    try:
-        if file == STANDARD_ERROR:
-            handler = logging.StreamHandler(sys.stderr)
-        else:
-            # A file that logrotate moved away is made anew.
-            handler = WatchedFileHandler(file, encoding="ascii")
-    except OSError as error:
-        raise InvalidConfig(f"strandline.audit.file={file!r}: {error.strerror}") from error
-    return AuditRecord(handler, clock)

@@ -11,31 +11,31 @@ operations: a request asks for the same names again and again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from strandline.broker.authorization.config import AuthorizerConfig
 from strandline.broker.authorization.index import EVERY_OPERATION, AclIndex
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.security.acl import CLUSTER_NAME, Acl, ResourceKind
 
-# In 20 MB. All is forgotten when there are more.
+# In 20 MB of usual names, and 40 of any. All is forgotten when there are more.
 DECISIONS_MAX: Final = 100_000
+# A name counts once more for each so many characters, of up to four bytes.
+COUNTED_AGAIN_CHARACTERS: Final = 64
 # Names of groups and transactional ids may be as long as 32,767 bytes; such are not remembered.
 REMEMBERED_NAME_MAX: Final = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Denial:
-    """What was asked for and refused; the rule that denies it, if one does."""
+class Denial(NamedTuple):
+    """What a client asked for and may not do."""
 
     principal: str
     host: str
     operation: int
     kind: int
     name: str
-    rule: Acl | None
 
 
 class Authorizer:
@@ -47,6 +47,8 @@ class Authorizer:
         """`on_denied` is told what a client asked for in vain, each time."""
         self._config = config
         self.on_denied = on_denied
+        # Denials that were told, by kind of resource and operation.
+        self.denied_counts: Counter[tuple[int, int]] = Counter()
         self.index = AclIndex()
         self._accesses: dict[tuple[str, str], Access] = {}
         # Everything that was decided before it was another number is forgotten.
@@ -68,7 +70,7 @@ class Authorizer:
         access = self._accesses.get((principal, host))
         if access is None:
             access = Access(self, principal, host, is_super=principal in self._config.super_users)
-            self.count_decision()
+            self.count_decision(principal)
             self._accesses[principal, host] = access
         return access
 
@@ -79,9 +81,19 @@ class Authorizer:
             return EVERY_OPERATION
         return found.operations
 
-    def count_decision(self) -> None:
-        """Notes that one more is remembered."""
-        self._decision_count += 1
+    def deny(self, denial: Denial) -> None:
+        """Counts and tells what a client may not do."""
+        self.denied_counts[denial.kind, denial.operation] += 1
+        self.on_denied(denial)
+
+    def rule_of(self, denial: Denial) -> Acl | None:
+        """Returns the rule that denies it; None if there is none, and none that allows it."""
+        principal, host, operation, kind, name = denial
+        return self.index.deciding_rule(principal, host, kind, name, operation)
+
+    def count_decision(self, name: str) -> None:
+        """Notes that one more is remembered, of something with that name."""
+        self._decision_count += 1 + len(name) // COUNTED_AGAIN_CHARACTERS
         if self._decision_count > DECISIONS_MAX:
             self._forget()
 
@@ -118,7 +130,7 @@ class Access:
             return known
         decided = self._authorizer.decide(self.principal, self.host, kind, name)
         if len(name) <= REMEMBERED_NAME_MAX:
-            self._authorizer.count_decision()
+            self._authorizer.count_decision(name)
             self._known[kind, name] = decided
         return decided
 
@@ -135,19 +147,7 @@ class Access:
                 return True
         if self.operations(kind, name) >> operation & 1:
             return True
-        rule = self._authorizer.index.deciding_rule(
-            self.principal, self.host, kind, name, operation
-        )
-        self._authorizer.on_denied(
-            Denial(
-                principal=self.principal,
-                host=self.host,
-                operation=operation,
-                kind=kind,
-                name=name,
-                rule=rule,
-            )
-        )
+        self._authorizer.deny(Denial(self.principal, self.host, operation, kind, name))
         return False
 
     def may_cluster(self, operation: int) -> bool:

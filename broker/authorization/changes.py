@@ -7,6 +7,7 @@ without an error, and nothing is recorded.
 from __future__ import annotations
 
 import uuid
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +27,7 @@ from strandline.broker.protocol.formats.metadata_records import (
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.security.acl import (
     CLUSTER_NAME,
+    WILDCARD,
     Acl,
     AclFilter,
     AclOperation,
@@ -79,11 +81,12 @@ def create(
     records: list[MetadataRecord] = []
     results: list[AclResult] = []
     made: set[Acl] = set()
+    present = len(image.acls)
     for acl in wanted:
         try:
             check_acl(acl)
             if acl not in image.acl_ids and acl not in made:
-                if len(image.acls) + len(made) >= ACLS_MAX:
+                if present + len(made) >= ACLS_MAX:
                     raise Refusal(ErrorCode.POLICY_VIOLATION, f"more than {ACLS_MAX} ACLs")
                 made.add(acl)
                 records.append(acl_record(new_id(), acl))
@@ -126,13 +129,48 @@ def check_filter(wanted: AclFilter) -> None:
         raise _invalid("Unknown entryFilter.")
 
 
-def find(image: MetadataImage, wanted: AclFilter) -> Iterator[Acl]:
-    """Yields the rules that pass; looks at each of them, unless only one can."""
-    exact = wanted.exact()
-    if exact is None:
-        yield from filter(wanted.matches, image.acls.values())
-    elif exact in image.acl_ids:
-        yield exact
+def find(image: MetadataImage, wanted: Sequence[AclFilter]) -> list[list[Acl]]:
+    """Returns the rules that pass each filter.
+
+    Looks at all rules once, if any filter may match several, and at each by few filters: those of
+    its name, those whose name it matches, and those without a name.
+    """
+    found: list[list[Acl]] = [[] for _ in wanted]
+    by_name: dict[str, list[int]] = {}
+    matched: list[tuple[str, int]] = []
+    nameless: list[int] = []
+    for number, one in enumerate(wanted):
+        exact = one.exact()
+        if exact is not None:
+            found[number] += [exact] if exact in image.acl_ids else []
+        elif one.name is None:
+            nameless.append(number)
+        elif one.pattern == PatternType.MATCH:
+            matched.append((one.name, number))
+        else:
+            by_name.setdefault(one.name, []).append(number)
+    if not (by_name or matched or nameless):
+        return found
+    matched.sort()
+    for acl in image.acls.values():
+        for number in (*nameless, *by_name.get(acl.name, ()), *_matched(acl, matched)):
+            if wanted[number].matches(acl):
+                found[number].append(acl)
+    return found
+
+
+def _matched(acl: Acl, matched: Sequence[tuple[str, int]]) -> Iterator[int]:
+    """Yields the numbers of those of the sorted names that the pattern of the rule matches."""
+    if acl.pattern == PatternType.LITERAL and acl.name == WILDCARD:
+        yield from (number for _, number in matched)
+        return
+    for at in range(bisect_left(matched, (acl.name, -1)), len(matched)):
+        name, number = matched[at]
+        if name != acl.name and (
+            acl.pattern == PatternType.LITERAL or not name.startswith(acl.name)
+        ):
+            return
+        yield number
 
 
 def delete(image: MetadataImage, found: Sequence[Sequence[Acl]]) -> Decision[AclResult]:

@@ -354,7 +354,12 @@ COMMANDS: Mapping[str, Callable[[Commands], None]] = {
 def _bucket(options: argparse.Namespace) -> ObjectStore:
     from strandline.storage.remote.open_store import open_store
 
-    return open_store(options.remote, endpoint_url=options.endpoint_url, region=options.region)
+    return open_store(
+        options.remote,
+        endpoint_url=options.endpoint_url,
+        region=options.region,
+        ca_file=options.ca_file,
+    )
 
 
 def _archive_ls(options: argparse.Namespace) -> int:
@@ -381,6 +386,8 @@ def _lake_plan(options: argparse.Namespace) -> int:
         given.append(f"s3.endpoint.url={options.endpoint_url}")
     if options.region:
         given.append(f"s3.region={options.region}")
+    if options.ca_file:
+        given.append(f"s3.ca.file={options.ca_file}")
     return print_plan(options.remote, topics=options.topic, where=options.where, options=given)
 
 

@@ -105,7 +105,7 @@ from strandline.storage.tiering.audit.restoring import (
     read_partition,
     write_partition,
 )
-from strandline.storage.tiering.partition.lost_markers import is_committed
+from strandline.storage.tiering.partition.lone_disk.lost_markers import is_committed
 
 log = logging.getLogger(__name__)
 

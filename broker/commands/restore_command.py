@@ -33,6 +33,7 @@ def restore(config: BrokerConfig, *, skip_damaged: bool) -> int:
         config.archive.url,
         endpoint_url=config.archive.endpoint_url,
         region=config.archive.region,
+        ca_file=config.archive.ca_file,
     )
     try:
         with private_files(), BarProgress() as progress:

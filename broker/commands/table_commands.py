@@ -492,6 +492,7 @@ def _lake_options(options: argparse.Namespace) -> dict[str, str]:
     for name, value in (
         ("s3.endpoint.url", options.endpoint_url),
         ("s3.region", options.region),
+        ("s3.ca.file", options.ca_file),
         ("endingTimestamp", getattr(options, "until", None)),
     ):
         if value is not None:

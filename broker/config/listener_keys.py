@@ -5,16 +5,19 @@ the key without the prefix applies, or (for connection limits) no further limit.
 are under a key that only listeners have:
 
     listener.name.<name>.plain.sasl.jaas.config
+
+The listener of the metrics has a name too, `https`, under which its keys of TLS are.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listeners import (
+    HTTPS,
     SASL_PLAINTEXT,
     SASL_SSL,
     SSL,
@@ -101,6 +104,11 @@ def broker_config(name: str) -> ConfigDef | None:
     return replace(scoped, dynamic=True) if key in RENEWABLE else scoped
 
 
+def are_dynamic(names: Iterable[str]) -> bool:
+    """Returns whether all of these keys can be altered while a broker runs."""
+    return all((found := broker_config(name)) is not None and found.dynamic for name in names)
+
+
 def of_listener(given: Mapping[str, str], listener: str, key: str) -> str | None:
     """Returns the value set for one listener alone; None if there is none."""
     text = given.get(f"{PREFIX}{listener.lower()}.{key}", "").strip()
@@ -125,8 +133,10 @@ def sasl_listeners(config: BrokerConfig) -> Sequence[str]:
 
 
 def tls_listeners(config: BrokerConfig) -> Sequence[str]:
-    """Returns the names of the listeners with TLS."""
-    return listeners_with(config, SSL, SASL_SSL)
+    """Returns the names of the listeners with TLS; that of the metrics is HTTPS."""
+    metrics = config.metrics.listener
+    of_clients = listeners_with(config, SSL, SASL_SSL)
+    return [*of_clients, HTTPS] if metrics is not None and metrics.name == HTTPS else of_clients
 
 
 def tls_of(config: BrokerConfig, listener: str) -> TlsConfig:

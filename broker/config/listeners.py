@@ -159,10 +159,13 @@ def _advertise_itself(listener: Listener) -> Listener:
     return listener
 
 
+HTTP, HTTPS = "HTTP", "HTTPS"
+
+
 def parse_metrics_listener(text: str) -> Listener:
-    """Parses `http://host:port` of `strandline.metrics.listener`. Raises InvalidConfig."""
+    """Parses `http://host:port`, or https, of the metrics listener. Raises InvalidConfig."""
     key = "strandline.metrics.listener"
     listener = _parse_listener(key, text)
-    if listener.name.lower() != "http":
-        raise InvalidConfig(f"{key}={text!r}: expected http://host:port")
+    if listener.name not in (HTTP, HTTPS):
+        raise InvalidConfig(f"{key}={text!r}: expected http://host:port or https://host:port")
     return listener

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listener_keys import broker_config, of_listener
 from strandline.broker.config.listeners import (
+    HTTPS,
     advertise,
     check_protocols,
     parse_listeners,
@@ -241,6 +242,12 @@ def _with_listeners(config: BrokerConfig, given: _Given) -> BrokerConfig:
     if not listeners:
         raise InvalidConfig("listeners: expected at least one NAME://host:port for clients")
     check_protocols(listeners, parse_protocol_map(written.protocols))
+    metrics = config.metrics.listener
+    if metrics is not None and metrics.name == HTTPS in (one.name for one in listeners):
+        raise InvalidConfig(
+            "listeners: HTTPS is the name of strandline.metrics.listener, whose keys are"
+            " listener.name.https.ssl.*; expected another one"
+        )
     advertised = None
     if written.advertised_listeners:
         advertised = without_controllers(

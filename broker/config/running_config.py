@@ -25,14 +25,13 @@ from strandline.broker.config.listener_keys import (
     PREFIX,
     RENEWABLE,
     broker_config,
-    tls_listeners,
-    tls_of,
 )
 from strandline.broker.config.listeners import Listener
 from strandline.broker.config.loading import altered
 from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.broker.config.unsupported_keys import IGNORED, find_foreign
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.config.definition import ValueType
 from strandline.storage.config.log_config import LogConfig, nearest_name
 from strandline.storage.errors import InvalidConfig
 
@@ -103,8 +102,12 @@ class RunningConfig:
         self._apply()
         log.info("configuration altered", extra={"fields": _difference(before, self._current)})
 
+    def with_own(self, own: Mapping[str, str]) -> BrokerConfig:
+        """Returns what is in force with these dynamic keys of the broker. Raises InvalidConfig."""
+        return altered(self._static, {**self._cluster_wide, **own})
+
     def _apply(self) -> None:
-        self._current = altered(self._static, {**self._cluster_wide, **self._own})
+        self._current = self.with_own(self._own)
 
     def __repr__(self) -> str:
         return f"<RunningConfig own={dict(self._own)} cluster_wide={dict(self._cluster_wide)}>"
@@ -119,11 +122,20 @@ def _usable(stored: Mapping[str, str]) -> Mapping[str, str]:
         except Refusal as refusal:
             log.warning(
                 "stored configuration not applied",
-                extra={"fields": {"key": name, "value": text, "reason": refusal.message}},
+                extra={
+                    "fields": {"key": name, "value": _shown(name, text), "reason": refusal.message}
+                },
             )
         else:
             usable[name] = text
     return MappingProxyType(usable)
+
+
+def _shown(name: str, text: str) -> str:
+    """Other brokers store passwords too, also under keys that are unknown here."""
+    definition = broker_config(name)
+    is_secret = definition is None or definition.type is ValueType.PASSWORD
+    return "(hidden)" if is_secret else text
 
 
 def _difference(before: BrokerConfig, after: BrokerConfig) -> dict[str, str]:
@@ -163,7 +175,6 @@ def check_broker_change(
         _check_pool_sizes(before, wanted)
         wanted.cleaner.check()
         wanted.network.check()
-        _check_tls(before, wanted)
         defaults = wanted.topics.properties
         # Parsed as topic properties, so that they are also checked against each other.
         LogConfig.resolve_checked(defaults).check_as_defaults()
@@ -205,16 +216,6 @@ def _check_pool_sizes(before: BrokerConfig, after: BrokerConfig) -> None:
             raise InvalidConfig(
                 f"{name}={wanted}: must be at least half and at most double the current {size}"
             )
-
-
-def _check_tls(before: BrokerConfig, after: BrokerConfig) -> None:
-    """Loads the files of listeners whose settings change. Raises InvalidConfig."""
-    for name in tls_listeners(before):
-        present, wanted = tls_of(before, name), tls_of(after, name)
-        if wanted != present:
-            from strandline.broker.tls.renewal import load
-
-            load(wanted)
 
 
 def _check_one(name: str, text: str) -> None:

@@ -129,9 +129,11 @@ class MetricsConfig:
         "strandline.metrics.listener",
         STRING,
         None,
-        "Address at which the broker serves /metrics, /healthz and /readyz over HTTP:"
-        " http://host:port. Unset: none. There is no password: choose an address that only the"
-        " monitoring reaches.",
+        "Address at which the broker serves /metrics, /healthz and /readyz:"
+        " http://host:port, or https://host:port with TLS, whose keys are ssl.* and"
+        " listener.name.https.ssl.*. Unset: none. There is no password: choose an address that"
+        " only the monitoring reaches, or require its certificate by"
+        " listener.name.https.ssl.client.auth.",
         convert=parse_metrics_listener,
     )
     partitions_max: int = key(
@@ -287,6 +289,13 @@ class ArchiveConfig:
         STRING,
         None,
         "Region of the bucket; unset: AWS_REGION and the like, else us-east-1.",
+    )
+    ca_file: str | None = key(
+        "strandline.remote.s3.ca.file",
+        STRING,
+        None,
+        "File with the authorities, in PEM, that the S3 server is trusted by; unset: AWS_CA_BUNDLE,"
+        " else those of the AWS SDK.",
     )
     groups_interval_ms: int = key(
         "strandline.remote.groups.upload.ms",

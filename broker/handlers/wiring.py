@@ -57,7 +57,12 @@ def make_dispatcher(
 
     Large requests are decoded in `decoding`. With a `record` it has who changed what.
     """
-    metadata = MetadataHandlers(services, advertised)
+    if record is None:
+        metadata = MetadataHandlers(services, advertised)
+    else:
+        from strandline.broker.handlers.audit.creations import RecordedMetadata
+
+        metadata = RecordedMetadata(services, advertised, record)
     topics = TopicHandlers(services)
     offsets = OffsetHandlers(services)
     producers = TransactionHandlers(services, transactions, groups, markers)

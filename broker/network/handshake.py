@@ -18,7 +18,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
+from functools import partial
 
+from strandline.broker.network.client_hello import HelloRefused, is_complete
 from strandline.broker.network.tls_transport import Scratch, TlsSession, TlsTransport
 from strandline.storage.clock import Clock
 from strandline.storage.errors import OutOfResources
@@ -96,6 +98,10 @@ class Handshakes:
     def are_needed(self, listener: str) -> bool:
         return listener in self._contexts
 
+    def context(self, listener: str) -> ssl.SSLContext:
+        """Returns the context of the moment."""
+        return self._contexts[listener]()
+
     def begin(
         self,
         connected: socket.socket,
@@ -106,11 +112,10 @@ class Handshakes:
         on_closed: Callable[[Handshake], None],
     ) -> Handshake:
         """Owns the socket until `on_done`, which gets the peer's certificate in DER, if any."""
-        session = TlsSession.of_server(self._contexts[listener]())
         return Handshake(
             self,
             connected,
-            session,
+            self._contexts[listener],
             peer=peer,
             listener=listener,
             on_done=on_done,
@@ -120,6 +125,12 @@ class Handshakes:
     def count(self, listener: str, tls: ssl.SSLObject) -> None:
         suite = tls.cipher()
         self.done[listener, tls.version() or "", suite[0] if suite else ""] += 1
+
+    def fail_by(self, listener: str, peer: str, error: OSError) -> None:
+        """Notes one that failed with an error, of OpenSSL or of the socket."""
+        reason = TIMEOUT if isinstance(error, TimeoutError) else reason_of(error)
+        message = getattr(error, "verify_message", "") or getattr(error, "reason", "")
+        self.fail(listener, peer, reason, message or str(error))
 
     def fail(self, listener: str, peer: str, reason: str, message: str) -> None:
         self.failed[listener, reason] += 1
@@ -136,7 +147,9 @@ class Handshake:
 
     __slots__ = (
         "_all",
+        "_context",
         "_descriptor",
+        "_head",
         "_is_reading",
         "_is_working",
         "_on_closed",
@@ -155,7 +168,7 @@ class Handshake:
         self,
         handshakes: Handshakes,
         connected: socket.socket,
-        session: TlsSession,
+        context: Callable[[], ssl.SSLContext],
         *,
         peer: str,
         listener: str,
@@ -165,7 +178,10 @@ class Handshake:
         self._all = handshakes
         self._socket = connected
         self._descriptor = connected.fileno()
-        self._session = session
+        self._context = context
+        # What came before there is a session.
+        self._head = bytearray()
+        self._session: TlsSession | None = None
         self._on_done = on_done
         self._on_closed = on_closed
         self._received_bytes = 0
@@ -204,46 +220,66 @@ class Handshake:
         if self._received_bytes > HANDSHAKE_BYTES_MAX:
             self._fail(OTHER, f"more than {HANDSHAKE_BYTES_MAX} bytes")
             return
-        self._session.incoming.write(received[:size])
+        if self._session is None:
+            self._head += received[:size]
+            self._begin()
+        else:
+            self._session.incoming.write(received[:size])
+        if self._session is not None:
+            self._go_on(self._session)
+
+    def _begin(self) -> None:
+        """Makes the session once there is a first message for it."""
+        try:
+            if not is_complete(self._head):
+                return
+        except HelloRefused as error:
+            self._fail(OTHER, str(error))
+            return
+        self._session = TlsSession.of_server(self._context())
+        self._session.incoming.write(self._head)
+        self._head.clear()
+
+    def _go_on(self, session: TlsSession) -> None:
         self._is_working = True
         try:
-            step = self._all.loop.run_in_executor(self._all.workers, _step, self._session.tls)
+            step = self._all.loop.run_in_executor(self._all.workers, _step, session.tls)
         except (OutOfResources, RuntimeError) as error:
             self._fail(OTHER, str(error))
             return
-        step.add_done_callback(self._on_step)
+        step.add_done_callback(partial(self._on_step, session))
 
-    def _on_step(self, step: asyncio.Future[OSError | bool]) -> None:
+    def _on_step(self, session: TlsSession, step: asyncio.Future[OSError | bool]) -> None:
         self._is_working = False
         if self.closed or step.cancelled():
             return
         found = step.result()
-        is_sent = self._flush()
+        is_sent = self._flush(session)
         if isinstance(found, OSError):
             message = getattr(found, "verify_message", "") or getattr(found, "reason", "")
             self._fail(reason_of(found), message or str(found))
         elif not is_sent:
             self._fail(OTHER, "the client does not read")
         elif found:
-            self._finish()
+            self._finish(session)
         elif not self._is_reading:
             self._is_reading = True
             self._all.loop.add_reader(self._descriptor, self._on_readable)
 
-    def _flush(self) -> bool:
+    def _flush(self, session: TlsSession) -> bool:
         """Sends what OpenSSL has to say: a few KiB, for which each new socket has room."""
-        unsent = self._session.outgoing.read()
+        unsent = session.outgoing.read()
         try:
             return not unsent or self._socket.send(unsent) == len(unsent)
         except OSError:
             return False
 
-    def _finish(self) -> None:
+    def _finish(self, session: TlsSession) -> None:
         self.closed = True
         self._stop_reading()
-        tls = self._session.tls
+        tls = session.tls
         self._all.count(self.listener, tls)
-        transport = TlsTransport(self._socket, self._all.loop, self._session, self._all.scratch)
+        transport = TlsTransport(self._socket, self._all.loop, session, self._all.scratch)
         self._on_done(self, transport, tls.getpeercert(binary_form=True))
 
     def _stop_reading(self) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from strandline.broker.security.oauth_config import OAuthConfig
 
 # Tokens with all groups of their user have some 20 KB; reading JSON takes 20 ns a byte.
 TOKEN_BYTES_MAX = 64 * 1024
+_SURROGATES = re.compile("[\ud800-\udfff]")
 # The end of the year 9999, in seconds since 1970.
 _TIME_S_MAX = 253_402_300_799
 
@@ -87,7 +89,8 @@ def check_claims(claims: Mapping[str, Any], config: OAuthConfig, now_ms: int) ->
     """Returns whom the claims of a signed token name. Raises AuthenticationFailed."""
     user = claims.get(config.user_claim)
     user = user.strip() if isinstance(user, str) else ""
-    if not user:
+    # Half of a pair of surrogates is text in JSON, and in nothing that has the name afterwards.
+    if not user or _SURROGATES.search(user):
         raise AuthenticationFailed(f"the token's claim {config.user_claim} names no user")
     expires_s = _time_s(claims, "exp", user)
     issued_s = _time_s(claims, "iat", user)

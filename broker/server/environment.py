@@ -50,5 +50,6 @@ def open_archive(config: BrokerConfig, clock: Clock) -> ObjectStore:
         config.archive.url,
         endpoint_url=config.archive.endpoint_url,
         region=config.archive.region,
+        ca_file=config.archive.ca_file,
         clock=clock,
     )

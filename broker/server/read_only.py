@@ -83,7 +83,9 @@ async def start_read_only(
         node_id=config.node_id,
         executor=workers.metadata,
     )
-    metadata = await MetadataParts.make(environment, running, metadata_log, following)
+    metadata = await MetadataParts.make(
+        environment, running, metadata_log, following.view, following
+    )
     tier = RemoteTier.open(
         environment,
         storage,
@@ -135,9 +137,14 @@ async def start_read_only(
 
 
 def _config_of_replica(config: BrokerConfig) -> BrokerConfig:
-    """Raises InvalidConfig without a remote tier."""
+    """Raises InvalidConfig without a remote tier, or for a topic to be written."""
     if config.archive.url is None:
         raise InvalidConfig("--read-only needs strandline.remote.url: whose archive to serve")
+    if config.audit.topic is not None:
+        raise InvalidConfig(
+            "strandline.audit.topic: a read-only replica writes no topic; set"
+            " strandline.audit.file, or remove it"
+        )
     return replace(
         config,
         archive=replace(config.archive, is_enabled=True),

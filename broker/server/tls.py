@@ -44,23 +44,37 @@ class TlsListener:
         """Reads its files. Raises InvalidConfig."""
         self.name = name
         self._seen = settings, signature_of(settings)
+        # What a look refused last, and why.
+        self._told: tuple[object, str] | None = None
         try:
             self.loaded = load(settings)
         except InvalidConfig as error:
             raise InvalidConfig(f"listener {name}: {error}") from None
 
     def look(self, settings: TlsConfig, now_s: float) -> LoadedContext | None:
-        """Loads what has changed since the last look; None if nothing has. In a thread.
+        """Loads what has changed since it was loaded last; None if nothing has. In a thread.
 
-        Raises InvalidConfig once for each change that may not take the place of what there is.
+        Raises InvalidConfig for what may not take the place of what there is. Each look tries it
+        again, because time and rights of access change without the files; it raises once.
         """
         seen = settings, signature_of(settings)
         if seen == self._seen:
             return None
-        self._seen = seen
-        renewed = load(settings)
-        check_renewal(self.loaded, renewed, now_s)
+        try:
+            renewed = self.try_out(settings, now_s)
+        except InvalidConfig as error:
+            told, self._told = self._told, (seen, str(error))
+            if told == self._told:
+                return None
+            raise
+        self._seen, self._told = seen, None
         return renewed
+
+    def try_out(self, settings: TlsConfig, now_s: float) -> LoadedContext:
+        """Loads what may take the place of what there is. In a thread. Raises InvalidConfig."""
+        wanted = load(settings)
+        check_renewal(self.loaded, wanted, now_s)
+        return wanted
 
     def user_of(self, certificate: bytes, now_s: float) -> str:
         """Returns the user whose certificate it is. Raises CloseConnectionError if it is none's.
@@ -110,6 +124,13 @@ class TlsListeners:
             for kind, end_s in listener.loaded.ends_s.items()
         }
 
+    async def check(self, clock: Clock, present: BrokerConfig, wanted: BrokerConfig) -> None:
+        """Raises InvalidConfig if a listener cannot take up settings that were altered."""
+        for name, listener in self.by_name.items():
+            settings = tls_of(wanted, name)
+            if settings != tls_of(present, name):
+                await asyncio.to_thread(listener.try_out, settings, clock.now_ms() / 1000)
+
     async def renew(self, config: BrokerConfig, clock: Clock) -> None:
         """Takes up what has changed in files and settings."""
         for listener in self.by_name.values():
@@ -137,11 +158,11 @@ class TlsListeners:
 
     async def renew_forever(self, running: RunningConfig, clock: Clock) -> None:
         """Looks at the files each LOOK_S, and at the settings when they were altered."""
-        looked_s = clock.monotonic_s()
-        config = running.current
+        # What was altered before this start is not in what the listeners were made of.
+        looked_s, config = float("-inf"), running.static
         while True:
-            await asyncio.sleep(ALTERED_S)
             now_s = clock.monotonic_s()
             if now_s - looked_s >= LOOK_S or running.current is not config:
                 looked_s, config = now_s, running.current
                 await self.renew(config, clock)
+            await asyncio.sleep(ALTERED_S)

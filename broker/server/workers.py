@@ -17,6 +17,7 @@
     handshakes (2)  of TLS
     moves (1)      copies of partitions for another log folder
     logins (1)     keys of the providers of tokens, and files of users
+    record (1)     lines of the record of who did what
 
 They are made with the environment of a broker, and ended with it. `process.py` has one more, for
 what asyncio itself runs in a thread.
@@ -86,6 +87,7 @@ class Workers:
     probes: Pool
     moves: Pool
     logins: Pool
+    record: Pool
     metadata: Pool
     syncs: FolderPools
     disk: Pool
@@ -112,6 +114,7 @@ class Workers:
             handshakes=pool(HANDSHAKE_THREADS, "handshakes"),
             moves=pool(1, "moves"),
             logins=pool(1, "logins"),
+            record=pool(1, "record"),
         )
 
     def resize(self, config: BrokerConfig) -> None:

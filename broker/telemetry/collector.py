@@ -29,6 +29,7 @@ from strandline.broker.coordination.transactions.transaction import TransactionS
 from strandline.broker.network.server import Server
 from strandline.broker.protocol.schema.api import api_name
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.telemetry.access_rows import access_rows
 from strandline.broker.telemetry.exposition import (
     LabelTexts,
     PageFormat,
@@ -47,7 +48,7 @@ from strandline.broker.telemetry.families import (
 )
 from strandline.broker.telemetry.process import process_figures
 from strandline.broker.telemetry.requests import QUANTILES, Durations, RequestTraffic
-from strandline.broker.telemetry.sources import Sources, TlsSources
+from strandline.broker.telemetry.sources import Sources
 from strandline.broker.telemetry.tier_rows import tier_rows
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
@@ -127,8 +128,7 @@ class _Page:
             "strandline_failed_logins_total",
             [Sample(count, (address,)) for address, count in sources.failed_logins().items()],
         )
-        if sources.tls is not None:
-            yield from _tls_rows(sources.tls)
+        yield from access_rows(sources)
         yield from self._traffic()
         yield from tier_rows(sources, self._all_partitions, topics=self._topics, left_out=left_out)
         yield from self._logs()
@@ -374,21 +374,6 @@ def _request_rows(requests: RequestTraffic) -> Iterator[Row]:
         _sums((name, t.response_bytes, t.total.count) for name, t in asked),
     )
     yield single("strandline_requests_refused_total", requests.refused_total)
-
-
-def _tls_rows(tls: TlsSources) -> Iterator[Row]:
-    yield row_of(
-        "strandline_tls_handshakes_total",
-        [Sample(count, labels) for labels, count in tls.done().items()],
-    )
-    yield row_of(
-        "strandline_tls_handshake_failures_total",
-        [Sample(count, labels) for labels, count in tls.failed().items()],
-    )
-    yield row_of(
-        "strandline_tls_certificate_days_left",
-        [Sample(days, labels) for labels, days in tls.days_left().items()],
-    )
 
 
 def _connection_rows(server: Server) -> Iterator[Row]:

@@ -92,6 +92,12 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
     strandline_tls_certificate_days_left{listener,certificate}
         Days until the broker's own certificate ends (own), or the first of its authorities
         (trusted) or of its lists of revoked certificates (crl); negative afterwards.
+    strandline_authorization_denied_total{resource,operation}
+        What clients asked for and may not do, by the kind of resource and the operation.
+    strandline_acls
+        Access control rules.
+    strandline_audit_lines_lost_total
+        Lines of the record of who did what that could not be written, and did not fit into memory.
     strandline_connections_muted
         Connections that a quota mutes.
     strandline_receive_buffer_bytes

@@ -7,7 +7,11 @@
 The listener shares the loop with Kafka's clients, so all its limits are small: connections, bytes
 of a request, seconds per connection. Each turn of the loop builds pieces of the page for at most a
 millisecond, and the next turn waits until they are sent, so a client that does not read costs no
-whole page. There is no password: bind the listener where only monitoring can reach it.
+whole page. There is no password: bind the listener where only monitoring can reach it, or let it
+ask for certificates.
+
+With TLS each connection begins with a handshake by the context of that moment, as certificates are
+renewed. It costs the loop a millisecond, so handshakes begin one after the other, with pauses.
 """
 
 from __future__ import annotations
@@ -15,9 +19,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from strandline.broker.telemetry.exposition import PageFormat
 from strandline.storage.quiet_log import QuietLog, place_of
+
+if TYPE_CHECKING:
+    import ssl
 
 log = logging.getLogger(__name__)
 
@@ -36,19 +45,38 @@ TURN_BYTES_MAX = 64 * 1024
 # A page takes as long as the loop lets it: half a second with 10,000 partitions, many times that on
 # a busy machine. Prometheus stops at its own scrape_timeout; this limit is for other clients.
 CONNECTION_S_MAX = 120.0
+# Before each handshake: clients that come again and again get a twentieth of the loop at most.
+HANDSHAKE_PAUSE_S = 0.02
 _OPENMETRICS = b"application/openmetrics-text"
 
 # Returns why clients cannot be served; empty if they can.
 Readiness = Callable[[], str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpTls:
+    """TLS of the listener: the context of the moment, and who counts handshakes."""
+
+    context: Callable[[], ssl.SSLContext]
+    on_done: Callable[[ssl.SSLObject], None]
+    # Gets the client's address.
+    on_failed: Callable[[str, OSError], None]
+
+
 class MetricsServer:
     """Owner of the listening socket and its few connections."""
 
-    def __init__(self, page: Callable[[PageFormat], Iterator[str]], unready: Readiness) -> None:
+    def __init__(
+        self,
+        page: Callable[[PageFormat], Iterator[str]],
+        unready: Readiness,
+        tls: HttpTls | None = None,
+    ) -> None:
         """`page` builds the metrics; `unready` returns why clients cannot be served, or nothing."""
         self._page = page
         self._unready = unready
+        self._tls = tls
+        self._handshake_turn = asyncio.Lock()
         self._quiet_log = QuietLog(log)
         self._connections: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
@@ -75,6 +103,8 @@ class MetricsServer:
         self._connections.add(writer)
         try:
             async with asyncio.timeout(CONNECTION_S_MAX):
+                if self._tls is not None:
+                    await self._shake_hands(self._tls, writer)
                 await self._answer(reader, writer)
                 writer.close()
                 # A client may leave the rest of its answer unread.
@@ -90,6 +120,24 @@ class MetricsServer:
             writer.transport.abort()
         finally:
             self._connections.discard(writer)
+
+    async def _shake_hands(self, tls: HttpTls, writer: asyncio.StreamWriter) -> None:
+        """Raises OSError if the handshake fails."""
+        # Before anything was read, which the handshake would miss.
+        assert isinstance(writer.transport, asyncio.Transport), writer.transport
+        writer.transport.pause_reading()
+        if len(self._connections) > CONNECTIONS_MAX:
+            raise ConnectionRefusedError("too many connections")
+        async with self._handshake_turn:
+            await asyncio.sleep(HANDSHAKE_PAUSE_S)
+        try:
+            async with asyncio.timeout(SILENCE_S_MAX):
+                await writer.start_tls(tls.context())
+        except OSError as error:
+            host, port = writer.get_extra_info("peername")[:2]
+            tls.on_failed(f"{host}:{port}", error)
+            raise
+        tls.on_done(writer.get_extra_info("ssl_object"))
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) > CONNECTIONS_MAX:

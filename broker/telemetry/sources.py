@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from strandline.broker.authorization.authorizer import Authorizer
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
@@ -101,3 +102,7 @@ class Sources:
     archive: ArchiveSources | None
     # Without a listener that has TLS None.
     tls: TlsSources | None = None
+    # Without an authorizer None.
+    authorizer: Authorizer | None = None
+    # Without a record None.
+    lost_lines: Callable[[], int] | None = None

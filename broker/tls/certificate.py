@@ -44,6 +44,13 @@ def parse_certificate(encoded: bytes) -> Certificate:
     )
 
 
+def is_self_issued(encoded: bytes) -> bool:
+    """Whether a certificate names itself as its issuer, as that of a root. Raises MalformedDer."""
+    to_be_signed = next(der.first(encoded).expect(der.SEQUENCE).children())
+    fields = [one.encoded for one in to_be_signed.children() if one.tag != _VERSION]
+    return fields[2:3] == fields[4:5]
+
+
 def list_ends_s(encoded: bytes) -> float | None:
     """Returns when the next list of revoked certificates is due; None if it does not say so.
 

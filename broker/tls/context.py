@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from strandline.broker.tls import pem
+from strandline.broker.tls.certificate import is_self_issued
 from strandline.broker.tls.config import NONE, REQUESTED, REQUIRED, TLS_1_2, TLS_1_3, TlsConfig
 from strandline.broker.tls.stores import KeyStore, Stores
 from strandline.broker.tls.suites import choose_suites
@@ -89,6 +90,8 @@ def _load_own(context: ssl.SSLContext, own: KeyStore) -> None:
             context.load_cert_chain(path, password=lambda: own.password or "")
         except ssl.SSLError as error:
             raise InvalidConfig(f"ssl.keystore: {_fault_of_key(error, own)}") from None
+        except ValueError as error:
+            raise InvalidConfig(f"ssl.key.password: {error}") from None
 
 
 def _fault_of_key(error: ssl.SSLError, own: KeyStore) -> str:
@@ -105,16 +108,28 @@ def _load_trusted(context: ssl.SSLContext, stores: Stores) -> None:
     try:
         context.load_verify_locations(cadata=b"".join(stores.trusted))
     except ssl.SSLError as error:
-        raise InvalidConfig(f"ssl.truststore: OpenSSL refuses it: {error.reason}") from None
+        raise InvalidConfig(
+            f"ssl.truststore: OpenSSL refuses it: {error.reason or error}"
+        ) from None
     if stores.revoked is not None:
-        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        context.verify_flags |= _revocation_flag(stores.trusted)
         with _memory_file(stores.revoked) as path:
             try:
                 context.load_verify_locations(path)
             except ssl.SSLError as error:
                 raise InvalidConfig(
-                    f"strandline.ssl.crl.location: OpenSSL refuses it: {error.reason}"
+                    f"strandline.ssl.crl.location: OpenSSL refuses it: {error.reason or error}"
                 ) from None
+
+
+def _revocation_flag(trusted: tuple[bytes, ...]) -> ssl.VerifyFlags:
+    """Authorities between a root and a client may be revoked too.
+
+    Of one that is trusted itself, without its issuer, nobody has a list.
+    """
+    if all(is_self_issued(one) for one in trusted):
+        return ssl.VERIFY_CRL_CHECK_CHAIN
+    return ssl.VERIFY_CRL_CHECK_LEAF
 
 
 @contextmanager

@@ -113,6 +113,6 @@ def signature_of(settings: TlsConfig) -> Signature:
 def _signature(path: Path) -> tuple[int, int, int, int] | None:
     try:
         found = path.stat()
-    except OSError:
+    except (OSError, ValueError):  # the latter for a NUL in its name
         return None
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

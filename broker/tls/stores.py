@@ -13,6 +13,7 @@ from types import ModuleType
 from strandline.broker.tls import pem
 from strandline.broker.tls.config import JKS, PEM, PKCS12, TlsConfig
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.files import read_named
 
 # A list of revoked certificates may have a hundred thousand entries.
 FILE_BYTES_MAX = 16 * 1024 * 1024
@@ -150,13 +151,9 @@ def _lists(found: Iterable[pem.Block]) -> str:
 
 def _read(key: str, location: str) -> bytes:
     try:
-        with Path(location).open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
+        return read_named(location, FILE_BYTES_MAX)
     except OSError as error:
         raise InvalidConfig(f"{key}={location}: cannot be read: {error.strerror}") from error
-    if len(content) > FILE_BYTES_MAX:
-        raise InvalidConfig(f"{key}={location}: larger than {FILE_BYTES_MAX} bytes")
-    return content
 
 
 def _format(prefix: str, stated: str, location: str, content: bytes) -> str:

@@ -32,6 +32,7 @@ from strandline.storage.errors import (
     UnsupportedFormat,
 )
 from strandline.storage.extras import how_to_install
+from strandline.storage.remote.ca_file import check_ca_file
 from strandline.storage.remote.object_store.local_names import CONTINUATION, key_of, path_of
 from strandline.storage.remote.s3.signing import urls_like
 from strandline.storage.remote.silence import Silence
@@ -312,6 +313,7 @@ def _open_file_system(url: str, s3: S3Options) -> FileSystem:
     if url.startswith("file://"):
         local: FileSystem = fsspec.filesystem("file")
         return local
+    check_ca_file(s3.ca_file)
     try:
         remote = fsspec.filesystem("s3", **_s3_arguments(s3))
     except ImportError as error:
@@ -381,6 +383,7 @@ def _s3_arguments(s3: S3Options) -> dict[str, Any]:
     if s3.endpoint_url:
         # Local servers have no DNS name per bucket.
         config["s3"] = {"addressing_style": "path"}
+    client = {"region_name": region, "verify": s3.ca_file}
     return {
         "anon": s3.anonymous,
         "profile": s3.profile,
@@ -389,7 +392,7 @@ def _s3_arguments(s3: S3Options) -> dict[str, Any]:
         "secret": s3.secret,
         "token": s3.token,
         "endpoint_url": s3.endpoint_url,
-        "client_kwargs": {"region_name": region} if region else {},
+        "client_kwargs": {name: value for name, value in client.items() if value},
         "config_kwargs": config,
         "use_listings_cache": False,
     }

@@ -54,6 +54,7 @@ OPTION_NAMES = (
     "urlExpiry",
     "s3.endpoint.url",
     "s3.region",
+    "s3.ca.file",
     "s3.access.key",
     "s3.secret",
     "s3.token",

@@ -77,6 +77,8 @@ class S3Options:
 
     endpoint_url: str | None = None
     region: str | None = None
+    # On each machine that reads.
+    ca_file: str | None = None
     key: str | None = None
     secret: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
@@ -183,6 +185,7 @@ class LakeOptions:
             s3=S3Options(
                 endpoint_url=_endpoint(given),
                 region=given.text("s3.region"),
+                ca_file=given.text("s3.ca.file"),
                 key=given.text("s3.access.key"),
                 secret=given.text("s3.secret"),
                 token=given.text("s3.token"),

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.remote.ca_file import check_ca_file
 from strandline.storage.remote.object_store.interface import Deadlines, ObjectStore
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
 from strandline.storage.urls import check_no_password
@@ -21,12 +22,15 @@ def open_store(
     *,
     endpoint_url: str | None = None,
     region: str | None = None,
+    ca_file: str | None = None,
     deadlines: Deadlines | None = None,
     clock: Clock | None = None,
 ) -> ObjectStore:
     """Returns the store at `s3://bucket/prefix` or `file:///folder`.
 
-    Opening contacts no server: call `check()` for that. Raises InvalidConfig for any other URL.
+    `ca_file` has the authorities, in PEM, that a server of S3 is trusted by; without it those of
+    AWS_CA_BUNDLE, or of the SDK. Opening contacts no server: call `check()` for that. Raises
+    InvalidConfig for any other URL, and for a file that has no certificates.
     """
     check_no_password("object store URL", url)
     check_no_password("endpoint URL of S3", endpoint_url or "")
@@ -49,6 +53,7 @@ def open_store(
                     f"object store URL {url!r}: the name of a bucket has letters, digits, dots,"
                     " hyphens and underscores, 255 at most"
                 )
+            check_ca_file(ca_file)
             # boto3 takes 0.2 s to load, which a broker without a remote tier does not need.
             from strandline.storage.remote.s3.store import S3Store
 
@@ -57,6 +62,7 @@ def open_store(
                 prefix=path.strip("/"),
                 endpoint_url=endpoint_url,
                 region=region,
+                ca_file=ca_file,
                 deadlines=deadlines or Deadlines(),
                 clock=clock or SystemClock(),
             )

@@ -5,7 +5,8 @@
 Each step runs one tool as Kafka's shell scripts do, and looks for what it must have printed; a few
 are a client of ours, which leaves a tool something to find. A step may rely on what earlier ones
 left behind, so they run in order, and the first that fails does not stop the rest. The table says
-which tool could do what; the exit code is 1 if one could not.
+which tool could do what; the exit code is 1 if one could not. Those with TLS, logins and ACLs are
+in `interop_secured`, MirrorMaker in `mirror`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -627,15 +628,22 @@ class Session:
     """A broker, a folder, and the command line of a JVM."""
 
     def __init__(
-        self, libraries: Path, broker: BrokerProcess, folder: Path, clients: Clients
+        self,
+        libraries: Path,
+        broker: BrokerProcess,
+        folder: Path,
+        clients: Clients,
+        *,
+        names: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
     ) -> None:
         self._broker = broker
         self._folder = folder
         self._clients = clients
-        # What the named groups of earlier steps matched.
-        self._found: dict[str, str] = {}
+        # What steps may name besides, and what the named groups of earlier ones matched.
+        self._found = dict(names or {})
         self._java = [
-            *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+            *("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *java_options),
             *("-cp", f"{libraries}/*", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"),
         ]
 
@@ -712,8 +720,6 @@ def main(arguments: Sequence[str]) -> int:
         or any(word in f"{step.tool} {step.does}".lower() for word in arguments[1:])
     ]
     console = Console()
-    table = Table("tool", "does", "result", "s", box=box.SIMPLE_HEAD)
-    failures = []
     with tempfile.TemporaryDirectory(prefix="strandline-interop-") as name:
         folder = Path(name)
         settings = {
@@ -726,24 +732,32 @@ def main(arguments: Sequence[str]) -> int:
             WireClient(broker.port) as client,
         ):
             session = Session(libraries, broker, folder, Clients(client))
-            for step in wanted:
-                began_s = time.monotonic()
-                reason = session.run(step)
-                tool = step.tool.rpartition(".")[2]
-                if reason:
-                    failures.append(step)
-                    console.print(f"[red]{tool} {step.does}: {reason}", highlight=False)
-                table.add_row(
-                    tool,
-                    step.does,
-                    "[red]failed" if reason else "ok",
-                    f"{time.monotonic() - began_s:.1f}",
-                )
+            failure_count = carry_out(session, wanted, console)
             assert broker.running, broker.log_text()[-4000:]
             assert "Traceback" not in broker.log_text(), broker.log_text()[-4000:]
+    return 1 if failure_count else 0
+
+
+def carry_out(session: Session, wanted: Sequence[Step | Call], console: Console) -> int:
+    """Runs steps and prints what became of them; how many failed."""
+    table = Table("tool", "does", "result", "s", box=box.SIMPLE_HEAD)
+    failure_count = 0
+    for step in wanted:
+        began_s = time.monotonic()
+        reason = session.run(step)
+        tool = step.tool.rpartition(".")[2]
+        if reason:
+            failure_count += 1
+            console.print(f"[red]{tool} {step.does}: {reason}", highlight=False)
+        table.add_row(
+            tool,
+            step.does,
+            "[red]failed" if reason else "ok",
+            f"{time.monotonic() - began_s:.1f}",
+        )
     console.print(table)
-    console.print(f"{len(wanted) - len(failures)} of {len(wanted)} steps did what they must")
-    return 1 if failures else 0
+    console.print(f"{len(wanted) - failure_count} of {len(wanted)} steps did what they must")
+    return failure_count
 
 
 if __name__ == "__main__":

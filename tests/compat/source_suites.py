@@ -6,7 +6,8 @@ No registry of packages has KafkaJS's tests, and we bring none of either. What t
 already: Go, and Node.js with what KafkaJS lists for its development in `node_modules`.
 
 Only what speaks to a broker is run: a test file counts if it calls one of the helpers that make a
-client. kgo's tests find the broker by their environment. KafkaJS's expect three brokers at ports of
+client. kgo's tests find the broker by their environment; they come over TLS, with a certificate of
+their own, and those of logins over a listener of SASL. KafkaJS's expect three brokers at ports of
 its own; one broker listens at all of them.
 """
 
@@ -21,18 +22,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.compat.judging import Outcome
+from tests.compat.secured import AUTHORITY, CLIENT, plain_users, tls_settings
 from tests.support.broker import BrokerProcess
+from tests.support.users import set_passwords
 
 # A run that hangs, and what a busy machine makes of one that does not.
 SUITE_SECONDS_MAX = 1800
 # Half a million by itself; a chain of groups reads each of them many times.
 KGO_RECORDS = 20_000
 KGO_HELPERS = re.compile(r"\b(newTestClient|tmpTopic\w*|adm)\(")
+# Clients that dial by themselves cannot have TLS.
+KGO_DIALLERS = ("TestIssue769",)
 KGO_TEST = re.compile(r"^func (Test\w+)\(", re.MULTILINE)
 KAFKAJS_HELPERS = re.compile(
     r"\b(plainTextBrokers|connectionOpts|createConnectionPool|createCluster)\("
 )
-KAFKAJS_PORTS = (9092, 9095, 9098)
+# By listener and number of the broker.
+KAFKAJS_PORTS: Mapping[str, Sequence[int]] = {
+    "PLAINTEXT": (9092, 9095, 9098),
+    "SSL": (9093, 9096, 9099),
+    "SASL_SSL": (9094, 9097, 9100),
+}
+KAFKAJS_USERS = {"test": "testtest", "alice": "alicealice", "bob": "bobbob"}
+KAFKAJS_SCRAM = (
+    ("testscram", "SCRAM-SHA-256", "testtestscram=256"),
+    ("testscram", "SCRAM-SHA-512", "testtestscram=512"),
+)
+SCRAM_USER, SCRAM_PASSWORD = "alice", "alice-secret"
 # Between the file and the name of a test of KafkaJS.
 SEPARATOR = ": "
 
@@ -61,8 +77,20 @@ def _run(command: Sequence[str | Path], folder: Path, settings: Mapping[str, str
 # --- kgo -------------------------------------------------------------------------------------
 
 
+def kgo_broker(broker: BrokerProcess) -> Mapping[str, str]:
+    """Settings of its broker, which gets a listener of TLS and one of SCRAM besides."""
+    broker.add_listener("TLS", "SSL")
+    broker.add_listener("SCRAM", "SASL_PLAINTEXT")
+    return {
+        **tls_settings(broker.folder / "tls"),
+        "ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+    }
+
+
 def run_kgo(broker: BrokerProcess, folder: Path, left_out: Sequence[str]) -> Iterator[Outcome]:
     """Those of its tests whose files make clients of a real broker."""
+    set_passwords(broker, [(SCRAM_USER, "SCRAM-SHA-256", SCRAM_PASSWORD)])
     wanted = [
         test
         for path in sorted((folder / "pkg" / "kgo").glob("*_test.go"))
@@ -70,12 +98,26 @@ def run_kgo(broker: BrokerProcess, folder: Path, left_out: Sequence[str]) -> Ite
         for test in KGO_TEST.findall(source)
         if test not in left_out
     ]
+    listeners = dict(one.split("://") for one in broker.settings["listeners"].split(","))
+    own = broker.folder / "tls" / CLIENT
+    encrypted = {
+        "KGO_SEEDS": listeners["TLS"],
+        "KGO_TEST_TLS": f"ca:{own.with_name(AUTHORITY)},cert:{own},key:{own}",
+        "KGO_TEST_SCRAM_SEEDS": listeners["SCRAM"],
+        "KGO_TEST_SCRAM": f"{SCRAM_USER}:{SCRAM_PASSWORD}",
+    }
+    yield from _run_kgo(folder, [t for t in wanted if t not in KGO_DIALLERS], encrypted)
+    plain = {"KGO_SEEDS": broker.bootstrap}
+    yield from _run_kgo(folder, [t for t in wanted if t in KGO_DIALLERS], plain)
+
+
+def _run_kgo(folder: Path, wanted: Sequence[str], reached: Mapping[str, str]) -> Iterator[Outcome]:
     command = ["go", "test", "-json", "-count=1", f"-timeout={SUITE_SECONDS_MAX}s"]
     said = _run(
         [*command, "-run", f"^({'|'.join(wanted)})$", "./pkg/kgo"],
         folder,
         {
-            "KGO_SEEDS": broker.bootstrap,
+            **reached,
             "KGO_TEST_RF": "1",
             "KGO_TEST_RECORDS": str(KGO_RECORDS),
             "KGO_LOG_LEVEL": "none",
@@ -126,23 +168,34 @@ def kgo_outcomes(lines: Sequence[str]) -> Iterator[Outcome]:
 # --- KafkaJS ---------------------------------------------------------------------------------
 
 
-def kafkajs_broker() -> Mapping[str, str]:
+def kafkajs_broker(broker: BrokerProcess) -> Mapping[str, str]:
     """Settings of the broker that takes the place of the three, as theirs are."""
-    names = [f"PLAINTEXT{number or ''}" for number in range(len(KAFKAJS_PORTS))]
-    addresses = ",".join(
-        f"{name}://localhost:{port}" for name, port in zip(names, KAFKAJS_PORTS, strict=True)
-    )
+    names = {
+        f"{protocol}{number or ''}": (protocol, port)
+        for protocol, ports in KAFKAJS_PORTS.items()
+        for number, port in enumerate(ports)
+    }
+    addresses = ",".join(f"{name}://localhost:{port}" for name, (_, port) in names.items())
+    protocols = ",".join(f"{name}:{protocol}" for name, (protocol, _) in names.items())
     return {
         "listeners": addresses,
         "advertised.listeners": addresses,
-        "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in names),
+        "listener.security.protocol.map": protocols,
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         "num.partitions": "2",
         "group.initial.rebalance.delay.ms": "0",
+        **tls_settings(broker.folder / "tls"),
+        **{
+            f"listener.name.{name.lower()}.plain.sasl.jaas.config": plain_users(KAFKAJS_USERS)
+            for name, (protocol, _) in names.items()
+            if protocol == "SASL_SSL"
+        },
     }
 
 
 def run_kafkajs(broker: BrokerProcess, folder: Path, left_out: Sequence[str]) -> Iterator[Outcome]:
     """Those of its tests whose files make clients of a real broker; `left_out` are patterns."""
+    set_passwords(broker, KAFKAJS_SCRAM)
     jest = folder / "node_modules" / ".bin" / "jest"
     if not jest.exists():
         raise RuntimeError(f"{jest} is missing: npm install --ignore-scripts in {folder}")
@@ -214,10 +267,10 @@ class SourceSuite:
 
     folder: str
     run: Callable[[BrokerProcess, Path, Sequence[str]], Iterator[Outcome]]
-    settings: Mapping[str, str]
+    settings: Callable[[BrokerProcess], Mapping[str, str]]
 
 
 SOURCE_SUITES: Mapping[str, SourceSuite] = {
-    "kgo": SourceSuite(folder="franz-go", run=run_kgo, settings={}),
-    "kafkajs": SourceSuite(folder="kafkajs", run=run_kafkajs, settings=kafkajs_broker()),
+    "kgo": SourceSuite(folder="franz-go", run=run_kgo, settings=kgo_broker),
+    "kafkajs": SourceSuite(folder="kafkajs", run=run_kafkajs, settings=kafkajs_broker),
 }

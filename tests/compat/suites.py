@@ -6,7 +6,9 @@ With `--sources` also franz-go's and KafkaJS's: see `source_suites`. What the re
 page that they become: see `judging`.
 
 librdkafka's tests run in processes of their own, one for each number, as one failed assertion ends
-the runner; a few at once, and one that fails beside others once more alone.
+the runner; a few at once, and one that fails beside others once more alone. Those that want TLS or
+a login get brokers with both: see `librdkafka_ways`. So do kafka-python's, by the plugin
+`kafka_python_brokers`.
 Tests that it marks as local (most use its built-in mock cluster) say nothing about us and are left
 out, and so are those named in known.toml under `left_out`. Those that create topics with three
 replicas are built with one: see scripts/compat-sources.
@@ -24,11 +26,14 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
+from tests.compat import librdkafka_ways
 from tests.compat.judging import PAGE, Outcome, left_out, page, surprises
+from tests.compat.librdkafka_ways import PLAINTEXT, Way
 from tests.compat.source_suites import SOURCE_SUITES
 from tests.support.broker import REPOSITORY, BrokerProcess
 
@@ -75,8 +80,8 @@ SCENARIOS: Mapping[str, Mapping[str, str]] = {
     "noautocreate": {"auto.create.topics.enable": "false"},
 }
 
-# These of librdkafka's call kafka-topics.sh or kafka-run-class.sh: kafka/bin has stand-ins.
-WANT_SCRIPTS = ("0045", "0052", "0077", "0098")
+# These of librdkafka's call scripts of Kafka's: kafka/bin has stand-ins.
+WANT_SCRIPTS = ("0045", "0052", "0077", "0098", "0109", "0115", "0119")
 
 # As the suites expect a broker to be.
 SETTINGS = {
@@ -105,27 +110,38 @@ def sources(suite: str, *files: str) -> Path:
 
 
 def run_kafka_python(broker: BrokerProcess, *, without: Sequence[str] = ()) -> Iterator[Outcome]:
-    """Its integration tests but those of TLS and SASL, which start brokers of their own."""
+    """Its integration tests but those of TLS and SASL."""
+    names = ("admin", "consumer", "producer")
+    choice = ["-k", " and ".join(f"not {name}" for name in without)] if without else []
+    found = {"KAFKA_URI": f"PLAINTEXT://{broker.bootstrap}"}
+    return _run_kafka_python(broker.folder, names, choice, found)
+
+
+def run_kafka_python_secured(folder: Path) -> Iterator[Outcome]:
+    """Those of TLS and SASL, which start brokers of their own."""
+    return _run_kafka_python(folder, ("ssl", "sasl"), ["-p", "tests.compat.kafka_python_brokers"])
+
+
+def _run_kafka_python(
+    work: Path, names: Sequence[str], options: Sequence[str], found: Mapping[str, str] | None = None
+) -> Iterator[Outcome]:
     folder = sources("kafka-python")
-    report = broker.folder / "kafka-python.xml"
-    files = [f"test/integration/test_{name}_integration.py" for name in ("admin", "consumer")]
+    report = work / f"kafka-python-{names[0]}.xml"
     command = [
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
         *("-p", "tests.support.kafka_python"),
         *("--override-ini", "addopts=", "-W", "ignore", "--show-capture=no", "--tb=line"),
         *("--timeout", "60", f"--junitxml={report}", f"--rootdir={folder}"),
-        *files,
-        "test/integration/test_producer_integration.py",
+        *options,
+        *(f"test/integration/test_{name}_integration.py" for name in names),
     ]
-    if without:
-        command += ["-k", " and ".join(f"not {name}" for name in without)]
     environment = {
-        "KAFKA_URI": f"PLAINTEXT://{broker.bootstrap}",
         "KAFKA_VERSION": KAFKA_VERSION,
         # Looked at, not used: nothing is started from it.
         "KAFKA_ROOT": str(folder),
         # Theirs first; ours for the plugin.
         "PYTHONPATH": f"{folder}{os.pathsep}{REPOSITORY}",
+        **(found or {}),
     }
     ended = subprocess.run(
         command,
@@ -156,19 +172,28 @@ def run_kafka_python(broker: BrokerProcess, *, without: Sequence[str] = ()) -> I
 
 
 def run_librdkafka(
-    broker: BrokerProcess, *, scenario: str, left_out: Sequence[str], only: Sequence[str] = ()
+    broker: BrokerProcess,
+    *,
+    scenario: str = DEFAULT_SCENARIO,
+    left_out: Sequence[str] = (),
+    only: Sequence[str] = (),
+    way: Way = PLAINTEXT,
 ) -> Iterator[Outcome]:
     """Those of its tests that want such a broker, each in a process of its own."""
     folder = sources("librdkafka")
     work = broker.folder / "librdkafka"
     work.mkdir(exist_ok=True)
-    (work / "test.conf").write_text(f"metadata.broker.list={broker.bootstrap}\n")
+    # As in their own set-up: some start JVMs, and have 20 seconds for all.
+    client = {"test.timeout.multiplier": "2"}
+    client |= way.client or {"bootstrap.servers": broker.bootstrap}
+    (work / "test.conf").write_text("".join(f"{key}={text}\n" for key, text in client.items()))
     # 0098 makes its Java program, which is made already, and starts it from there.
     (work / "Makefile").write_text("java:\n")
     if not (work / "java").exists():
         (work / "java").symlink_to(folder / "tests" / "java")
         # 0053 reads the schema of the statistics beside its own folder.
         (work.parent / "src").symlink_to(folder / "src")
+        (work / "fixtures").symlink_to(folder / "tests" / "fixtures")
     scripts = {
         "KAFKA_PATH": str(REPOSITORY / "tests" / "compat" / "kafka"),
         "BROKERS": broker.bootstrap,
@@ -178,7 +203,9 @@ def run_librdkafka(
     wanted = [
         test
         for test in librdkafka_tests(folder, scenario)
-        if test not in left_out and (not only or test in only)
+        if test not in left_out
+        and (not only or test in only)
+        and (not way.tests or test in way.tests)
     ]
 
     by_number: dict[str, list[str]] = {}
@@ -187,7 +214,8 @@ def run_librdkafka(
 
     def run(tests: Sequence[str]) -> list[Outcome]:
         wants_scripts = tests[0].startswith(WANT_SCRIPTS)
-        return _run_number(folder, work, tests, scenario, scripts if wants_scripts else {})
+        environment = {**way.environment, **(scripts if wants_scripts else {})}
+        return _run_number(folder, work, tests, scenario, environment)
 
     again = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -204,7 +232,7 @@ def run_librdkafka(
 
 
 def _run_number(
-    folder: Path, work: Path, tests: Sequence[str], scenario: str, scripts: Mapping[str, str]
+    folder: Path, work: Path, tests: Sequence[str], scenario: str, environment: Mapping[str, str]
 ) -> list[Outcome]:
     """Tests of one number, which the runner cannot tell apart, in a process of their own.
 
@@ -222,7 +250,7 @@ def _run_number(
                 "LD_LIBRARY_PATH": f"{folder / 'src'}:{folder / 'src-cpp'}",
                 "TESTS": number,
                 "TEST_SCENARIO": scenario,
-                **scripts,
+                **environment,
             },
             stdout=log_file,
             stderr=subprocess.STDOUT,
@@ -335,6 +363,7 @@ def _runs(broker: BrokerProcess, suite: str, scenario: str, options: Options) ->
         return run_kafka_python(broker, without=SLOW_KAFKA_PYTHON if options.fast else ())
     unwanted = list(left_out(suite))
     if suite == "librdkafka":
+        unwanted += {test for _, tests in librdkafka_ways.TESTS.values() for test in tests}
         return run_librdkafka(broker, scenario=scenario, left_out=unwanted, only=options.only)
     assert options.sources is not None, suite
     found = SOURCE_SUITES[suite]
@@ -342,22 +371,41 @@ def _runs(broker: BrokerProcess, suite: str, scenario: str, options: Options) ->
 
 
 def _outcomes_of(suite: str, options: Options, console: Console) -> Iterator[Outcome]:
-    """Of every scenario of the suite, each with a fresh broker."""
+    """Of every scenario and way of the suite, each with a fresh broker."""
     if suite in SUITES:
         sources(suite)
     for scenario in SCENARIOS if suite == "librdkafka" else (DEFAULT_SCENARIO,):
         with tempfile.TemporaryDirectory(prefix="strandline-compat-") as name:
             broker = start_broker(Path(name), scenario)
             if suite in SOURCE_SUITES:
-                broker.settings.update(SOURCE_SUITES[suite].settings)
+                broker.settings.update(SOURCE_SUITES[suite].settings(broker))
             with broker:
                 for outcome in _runs(broker, suite, scenario, options):
                     _print(console, outcome)
                     yield outcome
-                assert broker.running, broker.log_text()[-4000:]
-                if "Traceback" in broker.log_text():
-                    console.print(broker.log_text()[-6000:], markup=False)
-                    raise AssertionError("the broker logged a traceback")
+                _check(broker, console)
+    if suite == "kafka-python":
+        with tempfile.TemporaryDirectory(prefix="strandline-compat-") as name:
+            for outcome in run_kafka_python_secured(Path(name)):
+                _print(console, outcome)
+                yield outcome
+    for way in librdkafka_ways.TESTS if suite == "librdkafka" else ():
+        with tempfile.TemporaryDirectory(prefix="strandline-compat-") as name:
+            broker = start_broker(Path(name))
+            with librdkafka_ways.secured(way, broker) as found:
+                for outcome in run_librdkafka(broker, only=options.only, way=found):
+                    named = replace(outcome, test=found.named(outcome.test))
+                    _print(console, named)
+                    yield named
+                _check(broker, console)
+
+
+def _check(broker: BrokerProcess, console: Console) -> None:
+    """It is still there, and fell over nothing."""
+    assert broker.running, broker.log_text()[-4000:]
+    if "Traceback" in broker.log_text():
+        console.print(broker.log_text()[-6000:], markup=False)
+        raise AssertionError("the broker logged a traceback")
 
 
 def wanted_suites(options: Options) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from strandline.broker.config.listener_keys import tls_listeners, tls_of
 from strandline.broker.config.loading import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,9 +34,23 @@ EVERYTHING = {
         "log.segment.bytes": 1073741824,
         "auto.create.topics.enable": False,
         "log.cleaner.min.cleanable.ratio": 0.25,
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
     },
     "credentialsSecret": "archive-credentials",
     "serviceAccount": {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/x"}},
+    "protocol": "SASL_SSL",
+    "tls": {
+        "secret": "broker-tls",
+        "keystore": "both.pem",
+        "truststore": "ca.crt",
+        "clientAuth": "requested",
+        "metrics": True,
+    },
+    "networkPolicy": {
+        "enabled": True,
+        "clients": [{"podSelector": {"matchLabels": {"kafka-client": "true"}}}],
+        "metrics": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
+    },
     "advertisedHost": "kafka.example.org",
     "service": {
         "type": "LoadBalancer",
@@ -116,7 +131,7 @@ def test_helm_has_no_remark_and_kubernetes_takes_every_object(
     assert linted.returncode == 0, linted.stdout + linted.stderr
     done = conform(rendered(values, tmp_path), schemas)
     assert done.returncode == 0, done.stdout + done.stderr
-    count = 6 if values else 5
+    count = 7 if values else 5
     assert f"{count} resources found" in done.stdout
     assert f"Valid: {count}" in done.stdout
 
@@ -159,7 +174,44 @@ def test_the_broker_takes_the_properties(values: Mapping[str, object], tmp_path:
     assert [str(folder) for folder in config.logs.dirs] == ["/var/lib/strandline/data"]
     assert "log.segment.bytes=1073741824" in file.read_text() or not values
     host = values.get("advertisedHost", "events-strandline.data.svc")
-    assert f"advertised.listeners=PLAINTEXT://{host}:" in file.read_text()
+    protocol = values.get("protocol", "PLAINTEXT")
+    assert f"advertised.listeners={protocol}://{host}:" in file.read_text()
+    assert tls_listeners(config) == (["SASL_SSL", "HTTPS"] if values else [])
+
+
+def test_a_secret_of_tls_encrypts_the_listener_and_is_renewed_in_its_folder(
+    tmp_path: Path,
+) -> None:
+    found = objects({"tls": {"secret": "broker-tls"}}, tmp_path)
+    pod = found["StatefulSet"][0]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == "tls"]
+    # Without a subPath: Kubernetes swaps the link to the folder.
+    assert mount == {"name": "tls", "mountPath": "/etc/strandline-tls", "readOnly": True}
+    (volume,) = [one for one in pod["volumes"] if one["name"] == "tls"]
+    assert volume["secret"] == {"secretName": "broker-tls", "defaultMode": 0o440}
+    file = tmp_path / "server.properties"
+    file.write_text(found["Secret"][0]["stringData"]["server.properties"])
+    settings = tls_of(load_config(file, []), "SSL")
+    assert settings.keystore_location == "/etc/strandline-tls/tls-combined.pem"
+    assert settings.client_auth == "none"
+    assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTP"
+    everything = objects(EVERYTHING, tmp_path)["StatefulSet"][0]["spec"]["template"]["spec"]
+    assert everything["containers"][0]["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+
+
+def test_a_network_policy_admits_whom_it_names_to_ports_of_the_pod(tmp_path: Path) -> None:
+    assert "NetworkPolicy" not in objects({}, tmp_path)
+    found = objects(EVERYTHING, tmp_path)
+    (one,) = found["NetworkPolicy"]
+    pod = found["StatefulSet"][0]["spec"]["template"]
+    assert one["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    named = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    admitted = {rule["ports"][0]["port"]: rule["from"] for rule in one["spec"]["ingress"]}
+    assert admitted.keys() == named
+    assert admitted["kafka"] == [{"podSelector": {"matchLabels": {"kafka-client": "true"}}}]
+    (default,) = objects({"networkPolicy": {"enabled": True}}, tmp_path)["NetworkPolicy"]
+    assert all(rule["from"] == [{"podSelector": {}}] for rule in default["spec"]["ingress"])
 
 
 def test_services_and_probes_lead_to_ports_of_the_container(tmp_path: Path) -> None:
@@ -232,10 +284,14 @@ def test_the_pod_of_the_page_on_restores_is_the_brokers_but_for_its_command(
         {"storage": {"size": ""}},
         {"service": {"type": "ExternalName"}},
         {"terminationGracePeriodSeconds": 1},
+        {"protocol": "SSL"},
+        {"protocol": "PLAINTEXT", "tls": {"secret": "broker-tls"}},
+        {"tls": {"metrics": True}},
+        {"networkPolicy": {"enabled": True, "clients": []}},
     ],
     ids=str,
 )
-def test_the_schema_refuses_values_that_mean_nothing(
+def test_the_chart_refuses_values_that_mean_nothing(
     wrong: Mapping[str, object], tmp_path: Path
 ) -> None:
     assert helm("template", "events", values=wrong, folder=tmp_path).returncode != 0

@@ -40,6 +40,7 @@ class BrokerProcess:
         self.environment = dict(environment or {})
         # The port of the first start is kept, so that clients find a restarted broker.
         self._reserved = ReservedPort()
+        self._further: list[ReservedPort] = []
         self.port = self._reserved.number
         self.log_path = folder / "broker.log"
         self._process: subprocess.Popen[str] | None = None
@@ -56,6 +57,21 @@ class BrokerProcess:
     @property
     def data(self) -> Path:
         return self.folder / "data"
+
+    def add_listener(self, name: str, protocol: str) -> str:
+        """One more, before the start, on a port that stays its own; its address."""
+        reserved = ReservedPort()
+        self._further.append(reserved)
+        address = f"127.0.0.1:{reserved.number}"
+        plain = f"PLAINTEXT://{self.bootstrap}"
+        known = "listener.security.protocol.map"
+        for key, first, more in (
+            ("listeners", plain, f"{name}://{address}"),
+            ("advertised.listeners", plain, f"{name}://{address}"),
+            (known, "PLAINTEXT:PLAINTEXT", f"{name}:{protocol}"),
+        ):
+            self.settings[key] = f"{self.settings.get(key, first)},{more}"
+        return address
 
     def start(self) -> BrokerProcess:
         """Starts the broker and returns when it printed its ready line."""

@@ -77,20 +77,25 @@ class Issued:
 class Authority:
     """An authority, which issues certificates and revokes them."""
 
-    def __init__(self, common_name: str = "Authority") -> None:
+    def __init__(self, common_name: str = "Authority", issuer: Authority | None = None) -> None:
+        """Without an `issuer` it is a root."""
         key = ec.generate_private_key(ec.SECP256R1())
         self._key = key
+        self._chain: tuple[x509.Certificate, ...] = ()
         self.certificate = _signed(
             name_of(common_name),
             key,
-            name_of(common_name),
-            key,
+            name_of(common_name) if issuer is None else issuer.certificate.subject,
+            key if issuer is None else issuer._key,
             valid_days=(-1, 3650),
             extensions=[
                 (x509.BasicConstraints(ca=True, path_length=None), True),
                 (x509.KeyUsage(False, False, False, False, False, True, True, False, False), True),
             ],
         )
+
+        if issuer is not None:
+            self._chain = (self.certificate, *issuer._chain)
 
     @property
     def pem(self) -> str:
@@ -132,9 +137,11 @@ class Authority:
             valid_days=valid_days,
             extensions=[(x509.SubjectAlternativeName(names), False)] if names else [],
         )
-        return Issued(key, certificate)
+        return Issued(key, certificate, self._chain)
 
-    def revocations(self, *revoked: Issued, valid_days: tuple[float, float] = (-1, 30)) -> str:
+    def revocations(
+        self, *revoked: Issued | Authority, valid_days: tuple[float, float] = (-1, 30)
+    ) -> str:
         """A list of revoked certificates, in PEM."""
         now = datetime.now(UTC)
         builder = (

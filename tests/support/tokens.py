@@ -7,7 +7,7 @@ import json
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -97,6 +97,10 @@ class Provider:
     keys: bytes | None
     # Where the certificate of an HTTPS provider is.
     folder: Path
+    # Where it sends those who ask.
+    redirects_to: str | None = None
+    # Whether it answers without an end, a byte at a time.
+    trickles: bool = False
     # The paths that were asked for.
     asked: list[str] = field(default_factory=list)
 
@@ -109,15 +113,30 @@ def running_provider(keys: bytes, folder: Path | None = None) -> Iterator[Provid
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             provider.asked.append(self.path)
+            if provider.trickles:
+                self._trickle()
+                return
+            if provider.redirects_to is not None:
+                self.send_response(302)
+                self.send_header("Location", provider.redirects_to)
+                self.end_headers()
+                return
             body = provider.keys
             self.send_response(500 if body is None else 200)
             self.send_header("Content-Length", str(len(body or b"")))
             self.end_headers()
             self.wfile.write(body or b"")
 
+        def _trickle(self) -> None:
+            with suppress(OSError):
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")
+                while provider.trickles and not ended.wait(0.01):
+                    self.wfile.write(b"x")
+
         def log_message(self, *_: object) -> None:
             pass
 
+    ended = threading.Event()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     scheme = "http"
     if folder is not None:
@@ -132,6 +151,7 @@ def running_provider(keys: bytes, folder: Path | None = None) -> Iterator[Provid
     try:
         yield provider
     finally:
+        ended.set()
         server.shutdown()
         server.server_close()
         thread.join()

@@ -47,13 +47,20 @@ def scram_info(mechanism: str) -> ScramCredentialInfo:
 
 def make_users(broker: BrokerProcess, users: Iterable[str] = (BOB, CAROL)) -> None:
     """Gives each of them PASSWORD, by SCRAM; ALICE is known from the settings."""
+    set_passwords(broker, [(user, MECHANISM_OF[user], PASSWORD) for user in users])
+
+
+def set_passwords(broker: BrokerProcess, wanted: Iterable[tuple[str, str, str]]) -> None:
+    """By SCRAM: user, mechanism and password of each."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    wanted = [
-        UserScramCredentialUpsertion(user, scram_info(MECHANISM_OF[user]), PASSWORD.encode())
-        for user in users
+    changes = [
+        UserScramCredentialUpsertion(user, scram_info(mechanism), password.encode())
+        for user, mechanism, password in wanted
     ]
-    for done in admin.alter_user_scram_credentials(wanted).values():
-        done.result(PATIENCE_S)
+    # One by one: the client's answer has each user once.
+    for change in changes:
+        for done in admin.alter_user_scram_credentials([change]).values():
+            done.result(PATIENCE_S)
 
 
 def listener_ports(broker: BrokerProcess) -> dict[str, int]:

@@ -88,6 +88,9 @@ class Loaded:
     snapshot_version: int
     # Whether a release before Kafka's records wrote the snapshot, or an entry after it.
     is_old: bool = False
+    # Bytes of the snapshot, and of the entries after it.
+    snapshot_bytes: int = 0
+    entry_bytes: int = 0
 
 
 NO_HISTORY = Loaded(MetadataImage(), NO_ENTRY_CHECKSUM, 0)
@@ -194,7 +197,7 @@ def _before_damage(store: ObjectStore) -> Loaded:
     found = NO_HISTORY
     with contextlib.suppress(CorruptFile, ObjectCorrupt, ObjectNotFound):
         found = _read_snapshot(store)
-        for entry, head_checksum in _entries_after(store, found):
+        for entry, head_checksum, _ in _entries_after(store, found):
             delta = MetadataDelta(found.image)
             entry.replay(delta)
             found = replace(found, image=delta.image(), head_checksum=head_checksum)
@@ -238,7 +241,8 @@ def _read_snapshot(store: ObjectStore) -> Loaded:
     for version in reversed(versions):
         key = metadata_snapshot_key(version)
         try:
-            snapshot = decode_snapshot(store.get(key), key=key, index=version)
+            content = store.get(key)
+            snapshot = decode_snapshot(content, key=key, index=version)
         except ObjectNotFound as error:
             # Pruned since the listing.
             damage = damage or error
@@ -251,7 +255,8 @@ def _read_snapshot(store: ObjectStore) -> Loaded:
             )
             damage = damage or error
             continue
-        return Loaded(snapshot.image, snapshot.head_checksum, version, snapshot.is_old)
+        head, is_old = snapshot.head_checksum, snapshot.is_old
+        return Loaded(snapshot.image, head, version, is_old, snapshot_bytes=len(content))
     first = next(iter(indexes(store, METADATA_LOG_PREFIX, limit=1)), 1)
     if damage is not None and first != 1:
         raise damage
@@ -270,12 +275,17 @@ def read_entries(store: ObjectStore, start: Loaded) -> Loaded:
         raise
     if entries or start is NO_HISTORY:
         _check_not_freed(store, start)
-    delta, head_checksum, is_old = MetadataDelta(start.image), start.head_checksum, start.is_old
-    for entry, checksum in entries:
+    delta, head_checksum = MetadataDelta(start.image), start.head_checksum
+    for entry, checksum, _ in entries:
         entry.replay(delta)
         head_checksum = checksum
-        is_old |= bool(entry.old)
-    return Loaded(delta.image(), head_checksum, start.snapshot_version, is_old)
+    return replace(
+        start,
+        image=delta.image(),
+        head_checksum=head_checksum,
+        is_old=start.is_old or any(entry.old for entry, *_ in entries),
+        entry_bytes=start.entry_bytes + sum(size_bytes for *_, size_bytes in entries),
+    )
 
 
 def _check_not_freed(store: ObjectStore, start: Loaded) -> None:
@@ -287,8 +297,11 @@ def _check_not_freed(store: ObjectStore, start: Loaded) -> None:
         )
 
 
-def _entries_after(store: ObjectStore, start: Loaded) -> Iterator[tuple[Entry, str]]:
-    """Yields each entry and its checksum. Raises CorruptFile at a damaged or missing one."""
+def _entries_after(store: ObjectStore, start: Loaded) -> Iterator[tuple[Entry, str, int]]:
+    """Yields each entry, its checksum and its bytes.
+
+    Raises CorruptFile at a damaged or missing one.
+    """
     head_checksum = start.head_checksum
     index = start.image.version
     while (content := _read_entry(store, index + 1)) is not None:
@@ -300,7 +313,7 @@ def _entries_after(store: ObjectStore, start: Loaded) -> Iterator[tuple[Entry, s
                 f"{key}: does not follow the entry before it; it belongs to another history"
             )
         head_checksum = entry_checksum(content)
-        yield entry, head_checksum
+        yield entry, head_checksum, len(content)
 
 
 def _read_entry(store: ObjectStore, index: int) -> bytes | None:

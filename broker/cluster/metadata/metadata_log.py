@@ -11,7 +11,7 @@
     boundary  {"format", "version", "index"}
 
 The records are Kafka's: in Kafka's JSON, and in a snapshot, whose records make its image out of
-nothing, as a batch of bytes (log_format.py).
+nothing, as batches of bytes (log_format.py).
 `offset` is the offset of the first one in Kafka's count, in a snapshot of the next one.
 `previous` is the checksum of the entry before (in a snapshot: of the entry it ends with), so a mix
 of two histories is detected. `writer` is new for every attempt to append: two brokers never write
@@ -23,7 +23,7 @@ long that the name had been taken and pruned: the boundary, which grows before n
 tells it afterwards. This is the whole consensus; it needs no clock.
 
     1 create entry n   2 read the boundary: it is below n   3 image n is current
-    every SNAPSHOT_INTERVAL entries
+    every SNAPSHOT_INTERVAL entries, or later, when they have more bytes than the last snapshot
     4 write a snapshot   5 raise the boundary   6 delete what two snapshots cover
 
 The first append to a log of a release before Kafka's records converts it: a snapshot follows at
@@ -48,6 +48,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NoReturn
 
 from strandline.broker.cluster.metadata.features import first_levels
@@ -87,9 +88,13 @@ from strandline.storage.remote.object_store.interface import IfAbsent, ObjectSto
 
 log = logging.getLogger(__name__)
 
-# Loading reads at most twice this many entries one by one: well under a second from a disk, a few
-# seconds from a bucket.
+# Entries between two snapshots: at least this many, and as many as have the bytes of a snapshot,
+# whose encoding costs as much. Loading reads at most twice INTERVALS_MAX times as many, one by one:
+# about a second from a disk, half a minute from a bucket.
 SNAPSHOT_INTERVAL = 256
+INTERVALS_MAX = 4
+# Others run in between while a snapshot is encoded.
+PAUSE_S = 0.001
 # How often a reader starts over because pruning removed objects that it had just listed.
 LISTING_ATTEMPTS_MAX = 3
 
@@ -126,6 +131,7 @@ class MetadataLog:
         *,
         cluster_id: str,
         snapshot_interval: int = SNAPSHOT_INTERVAL,
+        intervals_max: int = INTERVALS_MAX,
         check_store: Callable[[], None] = lambda: None,
     ) -> None:
         """`cluster_id` is given to an empty log; any other log must belong to that cluster.
@@ -140,6 +146,7 @@ class MetadataLog:
         )
         self._cluster_id = cluster_id
         self._snapshot_interval = snapshot_interval
+        self._intervals_max = intervals_max
         self._check_store = check_store
         self._loaded = NO_HISTORY
         # Serialises mirroring: a caller may have given up waiting for the previous one.
@@ -254,12 +261,22 @@ class MetadataLog:
         if not counts(self._store, image.version):  # 2
             self._lose(image.version)
         self._loaded = replace(  # 3
-            self._loaded, image=image, head_checksum=entry_checksum(content)
+            self._loaded,
+            image=image,
+            head_checksum=entry_checksum(content),
+            entry_bytes=self._loaded.entry_bytes + len(content),
         )
-        entry_count = image.version - self._loaded.snapshot_version
-        if self._loaded.is_old or entry_count >= self._snapshot_interval:
+        if self._is_snapshot_due():
             self._make_snapshot()
         return delta, image
+
+    def _is_snapshot_due(self) -> bool:
+        loaded, interval = self._loaded, self._snapshot_interval
+        entry_count = loaded.image.version - loaded.snapshot_version
+        is_longer = loaded.entry_bytes >= loaded.snapshot_bytes
+        return loaded.is_old or (
+            entry_count >= interval and (is_longer or entry_count >= self._intervals_max * interval)
+        )
 
     def _lose(self, version: int) -> NoReturn:
         self.refresh()
@@ -317,8 +334,19 @@ class MetadataLog:
 
     def _make_snapshot(self) -> None:
         version = self.image.version
-        content = encode_snapshot(self.image, head_checksum=self._loaded.head_checksum)
-        written = replace(self._loaded, snapshot_version=version, is_old=False)
+        content = encode_snapshot(
+            self.image,
+            head_checksum=self._loaded.head_checksum,
+            # The other threads wait for the interpreter's lock meanwhile.
+            pause=partial(threading.Event().wait, PAUSE_S),
+        )
+        written = replace(
+            self._loaded,
+            snapshot_version=version,
+            is_old=False,
+            snapshot_bytes=len(content),
+            entry_bytes=0,
+        )
         try:
             self._store.put(metadata_snapshot_key(version), content, condition=IfAbsent())  # 4
             self._loaded = written

@@ -1,6 +1,7 @@
-"""A partition led by this broker: its log, its leader epoch, and the fetches waiting for records.
+"""A replica of this broker: its log, who leads it, and the fetches waiting for records.
 
-It owns the log's high watermark. There is one replica, so each append moves it to the end.
+The leader owns the log's high watermark. There is one replica, so each append moves it to the end.
+Of a partition that another broker leads, no request is served: it names the leader (KIP-951).
 
 A fetch that found too little data registers a waiter. When the high watermark moves, the waiters
 are told by how many bytes, and decide whether that is enough. They are woken after the producer's
@@ -49,20 +50,26 @@ class PartitionGone(RecordsRejected):
     kafka_code = 3  # UNKNOWN_TOPIC_OR_PARTITION
 
 
+class NotLeader(RecordsRejected):
+    """Another broker was elected while an append was prepared."""
+
+    kafka_code = 6  # NOT_LEADER_OR_FOLLOWER
+
+
 class HighWatermarkWaiter(Protocol):
-    """Waits for bytes below the high watermark, an error, or the removal of the partition."""
+    """Waits for bytes below the high watermark, an error, or the end of this broker's lead."""
 
     def on_high_watermark(self, size_bytes: int) -> None:
         """So many bytes came below it. Called inside an append; must only take note and return."""
         ...
 
     def on_gone(self) -> None:
-        """The partition was deleted or went offline."""
+        """The partition was deleted, went offline, or is led by another broker."""
         ...
 
 
 class Partition:
-    """The leader's side of one partition; used on the event loop only."""
+    """One replica; used on the event loop only."""
 
     __slots__ = (
         "_flushing",
@@ -71,6 +78,7 @@ class Partition:
         "_syncs",
         "_waiters",
         "is_internal",
+        "is_leader",
         "last_empty_answer",
         "leader_epoch",
         "leader_id",
@@ -88,10 +96,13 @@ class Partition:
         leader_epoch: int,
         *,
         leader_id: int,
+        is_leader: bool = True,
         syncs: Callable[[LocalLog], Executor],
         traffic: TopicTraffic,
     ) -> None:
-        """`syncs` runs the flushes of a log; `traffic` counts for the whole topic."""
+        """`is_leader`: whether `leader_id` is this broker. `syncs` runs the flushes of a log;
+        `traffic` counts for the whole topic.
+        """
         self._syncs = syncs
         self._flushing: asyncio.Future[None] | None = None
         # The newest append whose records are still being prepared.
@@ -104,10 +115,13 @@ class Partition:
         self.traffic = traffic
         self.leader_epoch = leader_epoch
         self.leader_id = leader_id
+        # An attribute, since each request asks.
+        self.is_leader = is_leader
         self._waiters: set[HighWatermarkWaiter] = set()
         # The last answer without records; see `partition_answers.answer_without_read`.
         self.last_empty_answer: FetchResponsePartition | None = None
-        log.local.advance_high_watermark(log.end_offset)
+        if is_leader:
+            log.local.advance_high_watermark(log.end_offset)
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic_partition} epoch={self.leader_epoch} {self.log!r}>"
@@ -126,16 +140,30 @@ class Partition:
     def last_stable_offset(self) -> int:
         return self.log.local.last_stable_offset
 
-    def refusal(self, epoch: Epoch) -> LeaderRefusal | None:
-        """Returns the refusal of a client that knows the leader in another epoch, None for others.
+    def begin_leading(self, leader_id: int, leader_epoch: Epoch) -> None:
+        """This broker was elected, or elected again."""
+        self.leader_id, self.leader_epoch, self.is_leader = leader_id, leader_epoch, True
+        self.log.local.advance_high_watermark(self.log.end_offset)
+
+    def end_leading(self, leader_id: int, leader_epoch: Epoch) -> None:
+        """Another broker was elected, or nobody (-1): whoever waits is told."""
+        self.leader_id, self.leader_epoch, self.is_leader = leader_id, leader_epoch, False
+        self._tell_waiters()
+
+    def refusal(self, epoch: Epoch = NO_EPOCH) -> LeaderRefusal | None:
+        """Returns the refusal of a client that knows the leader in another epoch, and of any if
+        this broker does not lead; None for others.
 
         -1 means that the client does not check (KIP-320).
         """
-        if epoch in (NO_EPOCH, self.leader_epoch):
+        if epoch not in (NO_EPOCH, self.leader_epoch):
+            if epoch > self.leader_epoch:
+                return LeaderRefusal(ErrorCode.UNKNOWN_LEADER_EPOCH)
+            return LeaderRefusal(ErrorCode.FENCED_LEADER_EPOCH, self.leader_id, self.leader_epoch)
+        if self.is_leader:
             return None
-        if epoch > self.leader_epoch:
-            return LeaderRefusal(ErrorCode.UNKNOWN_LEADER_EPOCH)
-        return LeaderRefusal(ErrorCode.FENCED_LEADER_EPOCH, self.leader_id, self.leader_epoch)
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return LeaderRefusal(code, self.leader_id, self.leader_epoch)
 
     def epoch_for(self, offset: int) -> int:
         """Returns the leader epoch of `offset`, which may lie ahead; -1 if before the lineage."""
@@ -186,7 +214,8 @@ class Partition:
     def replace_local(self, local: LocalLog) -> None:
         """Goes on with a log over the same files, or their copy; see UnifiedLog.replace_local."""
         self.log.replace_local(local)
-        local.advance_high_watermark(local.end_offset)
+        if self.is_leader:
+            local.advance_high_watermark(local.end_offset)
 
     async def append_prepared(
         self,
@@ -199,7 +228,7 @@ class Partition:
 
         Preparations run concurrently, but appends keep the order of the calls, so a producer's
         batches reach the log in the order sent. Raises what `preparing` and `append` raise, and
-        PartitionGone if the partition was deleted meanwhile.
+        PartitionGone or NotLeader if the partition was deleted, or led by another broker meanwhile.
         """
         before = self._last_prepared
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -210,6 +239,8 @@ class Partition:
                 await result_of(before)
             if self._is_gone:
                 raise PartitionGone(f"{self.topic_partition} was deleted")
+            if not self.is_leader:
+                raise NotLeader(f"{self.topic_partition} is led by broker {self.leader_id}")
             return self.append(records, origin=origin_of(records), records_checked=True)
         finally:
             # As in `result_of`: the error of a refused batch must not keep its request's buffer.
@@ -277,6 +308,9 @@ class Partition:
     def gone(self) -> None:
         """Wakes all waiters for good: the partition is deleted or offline."""
         self._is_gone = True
+        self._tell_waiters()
+
+    def _tell_waiters(self) -> None:
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             waiter.on_gone()

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 
-from strandline.broker.cluster.metadata.active_controller import ActiveController, Decisions
+from strandline.broker.cluster.metadata.active_controller import Decisions
 from strandline.broker.cluster.metadata.controller_messages import (
     ControllerRequest,
     CreateTopics,
@@ -47,10 +47,10 @@ class ReplicaRefuses(StorageError):
     kafka_code = ErrorCode.POLICY_VIOLATION
 
 
-class FollowingController(ActiveController):
+class FollowingController:
     """Follows the origin: its image, merged with the internal topics of this broker.
 
-    Decides on these topics alone.
+    Decides on these topics alone; a `Controller` for the handlers.
     """
 
     def __init__(
@@ -65,11 +65,13 @@ class FollowingController(ActiveController):
         """`origin` is read from the bucket, never written; `own` is on this disk."""
         self._origin = origin
         self._own = own
+        self._decisions = decisions
         self._node_id = node_id
+        self._executor = executor
+        self._changing = asyncio.Lock()
         # What the image was merged from.
         self._merged = MetadataImage(), MetadataImage()
-        merged = self._merge(MetadataImage()).image()
-        super().__init__(MetadataView(merged), own, decisions, executor=executor)
+        self.view = MetadataView(self._merge(MetadataImage()).image())
 
     @property
     def origin_version(self) -> int:
@@ -86,7 +88,7 @@ class FollowingController(ActiveController):
             if isinstance(request, RaiseLeaderEpochs):
                 await self._take_over_both()
                 return ()
-            decision = self.decide(request)
+            decision = self._decisions[type(request)](self.view.image, request)
             if not decision.records:
                 return decision.results
             if not _creates_internal_topics(request):

@@ -1,12 +1,17 @@
-"""Creates, changes and removes the partitions of this broker as the metadata image demands.
+"""The partitions of this broker: made, led, followed and removed as the metadata image demands.
 
 Reads of the tables are synchronous and cheap. Changes come from one place, `follow`, called with
-one image after the other. Creating and deleting folders blocks on fsync, so that runs in the disk
-worker; the tables change on the loop, after it.
+one image after the other. Creating and deleting folders blocks on fsync, so that runs in the
+folders' threads; the tables change on the loop, after it.
 
-    topic appears      create folders        attach to tiering   serve
-    topic changes      configs to the log, new partitions as above; tiering begins or ends
-    topic disappears   stop serving          detach, remove folders; tiering empties the bucket
+    topic appears           create folders        attach to tiering   serve
+    topic changes           configs to the log, new partitions as above; tiering begins or ends
+    topic disappears        stop serving          detach, remove folders; tiering empties the bucket
+
+    replicas name this broker       as a partition that appears; without, as one that disappears,
+                                    but its topic stays
+    leader is this broker           requests are served, under the leader epoch
+    another one, or nobody          NOT_LEADER_OR_FOLLOWER with the current leader (KIP-951)
 
 If a partition is in no folder at start-up while a log folder is offline, it is assumed to be there:
 requests get KAFKA_STORAGE_ERROR, and it is not created again in another folder.
@@ -14,11 +19,9 @@ requests get KAFKA_STORAGE_ERROR, and it is not created again in another folder.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -28,36 +31,22 @@ from strandline.broker.cluster.metadata.image import (
     PartitionImage,
     TopicImage,
 )
+from strandline.broker.cluster.metadata.records import NodeId
+from strandline.broker.cluster.replicas.log_creations import CREATION_WAIT_S, LogCreations
+from strandline.broker.cluster.replicas.log_deletions import LogDeletions
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.cluster.replicas.tiers import LocalTier
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.config.log_config import LogConfig
-from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import LocalLog
-from strandline.storage.local.log_dirs.creation import spread
-from strandline.storage.local.log_dirs.folder_work import HANGS_AFTER_S, FolderWork
-from strandline.storage.local.log_dirs.log_dir import LogDir
+from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.local.log_dirs.revival import RevivedLog
 from strandline.storage.model import NO_EPOCH, ZERO_TOPIC_ID, Epoch, TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
-
-
-# How long a change of the metadata waits for the folders of new partitions: others wait behind it.
-CREATION_WAIT_S = 2.0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Creation:
-    """New logs of a topic that a folder's thread makes."""
-
-    topic_id: TopicId
-    folder: LogDir
-    keys: Sequence[TopicPartition]
-    outcomes: asyncio.Future[list[LocalLog | DiskError]]
 
 
 class ReplicaManager:
@@ -68,21 +57,23 @@ class ReplicaManager:
         log_dirs: LogDirs,
         tiers: LocalTier,
         *,
+        node_id: NodeId,
+        found: Mapping[TopicPartition, LocalLog] | None = None,
         topic_defaults: Callable[[], Mapping[str, str]],
         folders: FolderWork,
         syncs: Callable[[LocalLog], Executor],
     ) -> None:
         """`folders` runs what blocks in the log folders, `syncs` the flushes of a log.
 
-        `topic_defaults` is read again each time: it may be altered.
+        `found` are the logs that a start found on disk. `topic_defaults` is read again each time:
+        it may be altered.
         """
+        self._node_id = node_id
         self._syncs = syncs
         self._log_dirs = log_dirs
         self._tiers = tiers
         self._topic_defaults = topic_defaults
         self._folders = folders
-        # What removes the folders of deleted topics, by topic.
-        self._deleting: dict[TopicId, set[asyncio.Future[None]]] = {}
         self._partitions: dict[TopicPartition, Partition] = {}
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[TopicId, dict[int, Partition]] = {}
@@ -94,24 +85,27 @@ class ReplicaManager:
         self._departed = TopicTraffic()
         # What `follow` has reached, with its present change.
         self._image = MetadataImage()
+        # Logs of the start that `follow` has not served yet.
+        self._found = dict(found or {})
         # Until the image of start-up is followed, a missing folder may be a lost disk.
         self._is_starting = True
         # Topics with a partition that was in no folder at start-up: its records are lost.
         self.topics_with_loss: set[str] = set()
         # Partitions that were in no folder at start-up, while some folder was offline.
         self._offline: set[TopicPartition] = set()
-        # Partitions whose folder could not be created since the start.
-        self._uncreated: set[TopicPartition] = set()
-        # Partitions whose folder is being created, on a disk that is slow or hangs.
-        self._coming: dict[TopicPartition, Creation] = {}
-        # Partitions by topic whose failed creation was logged.
-        self._logged_uncreated: dict[str, set[int]] = {}
-        # The topics of both.
-        self._unserved_names: dict[TopicId, str] = {}
+        # Partitions without a log here that had one on other brokers, and so may have an archive.
+        self._moved_here: set[TopicPartition] = set()
+        self._deletions = LogDeletions(log_dirs, folders)
+        self._creations = LogCreations(log_dirs, folders, take_late=self._take_late)
+        # What removes the folders of these topics, or of all; see LogDeletions.done.
+        self.deleted = self._deletions.done
+        # What waits for the partitions of these topics; see LogCreations.came.
+        self.created = self._creations.came
 
     # --- reading -----------------------------------------------------------------------------
 
     def partition(self, topic: str, index: int) -> Partition | None:
+        """Returns the replica of this broker, which need not lead."""
         partitions = self._by_name.get(topic)
         return None if partitions is None else partitions.get(index)
 
@@ -134,21 +128,32 @@ class ReplicaManager:
         partition = None if partitions is None else partitions.get(index)
         if partition is None:
             return self.refusal_of_missing(topic, index)
-        return partition if epoch == NO_EPOCH else partition.refusal(epoch) or partition
+        if epoch == NO_EPOCH and partition.is_leader:
+            return partition
+        return partition.refusal(epoch) or partition
 
     def refusal_of_missing(self, topic: str | TopicId | None, index: int) -> LeaderRefusal:
         """Returns why a partition is not among `partitions_of` its topic."""
-        by_name = isinstance(topic, str)
-        name = topic if isinstance(topic, str) else self._unserved_names.get(topic or ZERO_TOPIC_ID)
-        key = None if name is None else TopicPartition(name, index)
-        if key in self._offline or key in self._uncreated or key in self._coming:
-            return LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)
-        if by_name or topic in self._by_id:
+        image = self._image
+        known = (
+            image.topics.get(topic)
+            if isinstance(topic, str)
+            else image.topics_by_id.get(topic or ZERO_TOPIC_ID)
+        )
+        if known is not None:
+            key = TopicPartition(known.name, index)
+            if key in self._offline or key in self._creations:
+                return LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)
+            led = known.partitions[index] if 0 <= index < known.partition_count else None
+            if led is not None and self._node_id not in led.replicas:
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                return LeaderRefusal(code, led.leader, led.leader_epoch)
+        if isinstance(topic, str) or topic in self._by_id:
             return LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_ID)
 
     def partitions_of(self, topic: str | TopicId | None) -> Mapping[int, Partition]:
-        """Returns the partitions of a topic, by its name or its id."""
+        """Returns the replicas of a topic on this broker, by its name or its id."""
         if isinstance(topic, str):
             return self._by_name.get(topic, {})
         return {} if topic is None else self._by_id.get(topic, {})
@@ -156,15 +161,20 @@ class ReplicaManager:
     @property
     def unserved_count(self) -> int:
         """Returns the number of partitions that lie in an offline folder, or got no folder yet."""
-        return len(self._offline) + len(self._uncreated) + len(self._coming)
+        return len(self._offline) + len(self._creations)
 
     @property
     def has_uncreated(self) -> bool:
         """Whether partitions wait for a writable folder; `follow` retries."""
-        return bool(self._uncreated)
+        return self._creations.has_uncreated
 
     def partitions(self) -> tuple[Partition, ...]:
+        """Returns the replicas of this broker."""
         return tuple(self._partitions.values())
+
+    def led(self) -> tuple[Partition, ...]:
+        """Returns the partitions that this broker leads."""
+        return tuple(one for one in self._partitions.values() if one.is_leader)
 
     def traffic_of(self, topic: str) -> TopicTraffic | None:
         """Returns the traffic of a topic; None if none of its partitions is on this broker."""
@@ -181,14 +191,6 @@ class ReplicaManager:
 
     # --- following the metadata --------------------------------------------------------------
 
-    def take_over(self, logs: Mapping[TopicPartition, LocalLog], image: MetadataImage) -> None:
-        """Start-up: serves the logs that were found on disk; `follow` creates the missing ones."""
-        for topic in image.topics.values():
-            for partition in topic.partitions:
-                local = logs.get(TopicPartition(topic.name, partition.partition))
-                if local is not None:
-                    self._serve(topic, partition, local, is_new=False)
-
     async def follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Brings folders, tables and tiers in line with `image`.
 
@@ -202,71 +204,110 @@ class ReplicaManager:
         changed = delta.topics.changed()
         if self._followed_defaults != defaults:
             changed = list(image.topics.values())
-        waiting = (image.topics[name] for name in self._logged_uncreated)
+        waiting = (image.topics[name] for name in self._creations.topics_to_retry())
         # A changed default concerns all topics, and so does a folder that comes back.
         concerned = {topic.topic_id: topic for topic in (*changed, *waiting)}
         async for topic in in_turns(concerned.values()):
-            await self._follow_topic(topic)
+            await self._follow_topic(topic, delta.before.topics_by_id.get(topic.topic_id))
         self._followed_defaults = defaults
-        self._unserved_names = {
-            image.topics[key.topic].topic_id: key.topic
-            for key in (*self._offline, *self._uncreated, *self._coming)
-        }
         self._is_starting = False
         self._tiers.follow(delta)
 
-    async def _follow_topic(self, topic: TopicImage) -> None:
+    async def _follow_topic(self, topic: TopicImage, before: TopicImage | None) -> None:
         config = self.config_of(topic)
         changed = self._configs.get(topic.topic_id) != config
         self._configs[topic.topic_id] = config
-        present = self._by_id.get(topic.topic_id, {})
-        missing = [
-            p
-            for p in topic.partitions
-            if p.partition not in present
-            and TopicPartition(topic.name, p.partition) not in self._offline
-            and TopicPartition(topic.name, p.partition) not in self._coming
-        ]
-        if missing and self._is_starting and self._log_dirs.failures:
-            self._leave_offline(topic, missing)
-            missing = []
-        if missing:
-            created = await self._create_logs(topic, missing, config)
-            for partition, local in zip(missing, created, strict=True):
-                key = TopicPartition(topic.name, partition.partition)
-                if local is None:
-                    if key not in self._coming:
-                        self._uncreated.add(key)
-                else:
-                    self._uncreated.discard(key)
-                    if self._is_starting:
-                        self.topics_with_loss.add(topic.name)
-                    self._serve(topic, partition, local, is_new=not self._is_starting)
-        for partition in topic.partitions:
-            served = self._by_id.get(topic.topic_id, {}).get(partition.partition)
+        here = {
+            TopicPartition(topic.name, one.partition): one
+            for one in topic.partitions
+            if self._node_id in one.replicas
+        }
+        self._remove_moved(topic)
+        self._note_moved_here(topic, before, here)
+        for key, one in here.items():
+            if key in self._found:
+                self._serve(topic, one, self._found.pop(key), is_new=False)
+        await self._make_missing(topic, here, config)
+        for key, one in here.items():
+            served = self._partitions.get(key)
             if served is None:
                 continue
-            if served.leader_epoch != partition.leader_epoch:
-                served.leader_epoch, served.leader_id = partition.leader_epoch, partition.leader
-                self._tiers.lead(served.log, partition.leader_epoch)
+            if (served.leader_epoch, served.leader_id) != (one.leader_epoch, one.leader):
+                self._elect(served, one)
             if changed:
                 served.log.local.update_config(config)
         if changed and not self._is_starting:
             await self._change_tiers(topic)
 
+    async def _make_missing(
+        self, topic: TopicImage, here: Mapping[TopicPartition, PartitionImage], config: LogConfig
+    ) -> None:
+        missing = [
+            key
+            for key in here
+            if key not in self._partitions
+            and key not in self._offline
+            and not self._creations.is_coming(key)
+        ]
+        if missing and self._is_starting and self._log_dirs.failures:
+            self._leave_offline(topic, missing)
+            return
+        new = [key for key in missing if not self._may_be_archived(key)]
+        for keys in (new, [key for key in missing if self._may_be_archived(key)]):
+            if keys:
+                created = await self._creations.create(
+                    topic.topic_id,
+                    keys,
+                    config,
+                    are_new=keys is new,
+                    wait_s=None if self._is_starting else CREATION_WAIT_S,
+                )
+                for key, local in created.items():
+                    if self._is_starting:
+                        self.topics_with_loss.add(topic.name)
+                    self._serve(topic, here[key], local, is_new=keys is new)
+
+    def _may_be_archived(self, key: TopicPartition) -> bool:
+        return self._is_starting or key in self._moved_here
+
+    def _note_moved_here(
+        self,
+        topic: TopicImage,
+        before: TopicImage | None,
+        here: Mapping[TopicPartition, PartitionImage],
+    ) -> None:
+        if self._is_starting:
+            return
+        known = () if before is None else before.partitions
+        for key, one in here.items():
+            was = known[one.partition] if one.partition < len(known) else None
+            is_moved = one.partition_epoch > 0 if was is None else self._node_id not in was.replicas
+            if is_moved and key not in self._partitions:
+                self._moved_here.add(key)
+
+    def _elect(self, served: Partition, led: PartitionImage) -> None:
+        """Follows an election: this broker leads, or not any more, or under another epoch."""
+        if led.leader == self._node_id:
+            served.begin_leading(led.leader, led.leader_epoch)
+            self._tiers.begin_leading(served.log, led)
+        else:
+            had_lead = served.is_leader
+            served.end_leading(led.leader, led.leader_epoch)
+            if had_lead:
+                self._tiers.end_leading(served.log)
+
     async def _change_tiers(self, topic: TopicImage) -> None:
         # Empty if none of its partitions got a folder.
-        served = self._by_id.get(topic.topic_id, {}).values()
-        logs = [(partition.log, partition.leader_epoch) for partition in served]
-        if self._tiers.change(topic, logs):
+        served = tuple(self._by_id.get(topic.topic_id, {}).values())
+        if self._tiers.change(topic, served):
             await self.checkpoint_log_starts()
             self._tiers.changed(topic)
 
-    def _leave_offline(self, topic: TopicImage, missing: list[PartitionImage]) -> None:
-        self._offline |= {TopicPartition(topic.name, p.partition) for p in missing}
+    def _leave_offline(self, topic: TopicImage, missing: Iterable[TopicPartition]) -> None:
+        self._offline |= set(missing)
         fields = {
             "topic": topic.name,
-            "partitions": [p.partition for p in missing],
+            "partitions": [key.partition for key in missing],
             "folders": [str(path) for path in self._log_dirs.failures],
         }
         event = "partitions offline: they may be in an offline log folder"
@@ -279,139 +320,30 @@ class ReplicaManager:
             if served is not None and served.log.local is pair.old:
                 served.replace_local(pair.new)
 
-    async def _create_logs(
-        self, topic: TopicImage, missing: list[PartitionImage], config: LogConfig
-    ) -> list[LocalLog | None]:
-        """Creates a log for each; None where no folder is writable: `follow` retries.
-
-        None also where a disk has not answered after CREATION_WAIT_S: it is served when it comes.
-        """
-        keys = [TopicPartition(topic.name, partition.partition) for partition in missing]
-        created: dict[TopicPartition, LocalLog | DiskError] = {}
-        left: Sequence[TopicPartition] = keys
-        while left:
-            shares = self._shares(left)
-            if not shares:
-                created |= dict.fromkeys(left, DiskError("every log folder is offline"))
-                break
-            create = partial(
-                self._log_dirs.create_logs,
-                topic_id=topic.topic_id,
-                config=config,
-                may_be_archived=self._is_starting and config.remote_storage_enable,
-            )
-            is_late = {one.folder for one in self._coming.values()}
-            creations = [
-                Creation(
-                    topic.topic_id,
-                    folder,
-                    share,
-                    self._folders.start(folder, partial(create, share, within=(folder,))),
-                )
-                for folder, share in shares.items()
-            ]
-            # Nobody waits a second time for a disk that is late already.
-            prompt = [one.outcomes for one in creations if one.folder not in is_late]
-            if prompt:
-                wait_s = None if self._is_starting else CREATION_WAIT_S
-                await asyncio.wait(prompt, timeout=wait_s)
-            left = []
-            for one in creations:
-                if not one.outcomes.done():
-                    self._coming |= dict.fromkeys(one.keys, one)
-                    one.outcomes.add_done_callback(partial(self._take_late, one))
-                    continue
-                made = dict(zip(one.keys, one.outcomes.result(), strict=True))
-                created |= made
-                if one.folder.failure is not None:
-                    # The share of a folder that turned out to be offline goes to the others.
-                    left += [key for key, log in made.items() if isinstance(log, DiskError)]
-        failed = {
-            key.partition: outcome
-            for key, outcome in created.items()
-            if isinstance(outcome, DiskError)
-        }
-        self._note_uncreated(topic.name, failed)
-        outcomes_in_order = [created.get(key) for key in keys]
-        return [None if isinstance(one, DiskError) else one for one in outcomes_in_order]
-
-    def _take_late(
-        self, creation: Creation, outcomes: asyncio.Future[list[LocalLog | DiskError]]
-    ) -> None:
-        """Serves logs of a disk that has answered late, or removes those that nobody wants now."""
-        for key in creation.keys:
-            if self._coming.get(key) is creation:
-                del self._coming[key]
-        if outcomes.cancelled():
+    def _take_late(self, topic_id: TopicId, key: TopicPartition, local: LocalLog) -> None:
+        """Serves the log of a disk that has answered late, or removes it if nobody wants it now."""
+        topic = self._image.topics_by_id.get(topic_id)
+        led = None if topic is None else topic.partitions[key.partition]
+        if topic is None or led is None or self._node_id not in led.replicas:
+            self._deletions.start(topic_id, [local])
             return
-        topic = self._image.topics_by_id.get(creation.topic_id)
-        unwanted: list[LocalLog] = []
-        failed: dict[int, DiskError] = {}
-        for key, local in zip(creation.keys, outcomes.result(), strict=True):
-            if topic is None:
-                if not isinstance(local, DiskError):
-                    unwanted.append(local)
-            elif isinstance(local, DiskError):
-                self._uncreated.add(key)
-                failed[key.partition] = local
-            else:
-                local.update_config(self._configs[topic.topic_id])
-                self._serve(topic, topic.partitions[key.partition], local, is_new=True)
-        if topic is not None:
-            self._note_uncreated(topic.name, failed)
-        if unwanted:
-            self._start_deleting(creation.topic_id, creation.folder, unwanted)
-
-    async def created(self, topic_ids: Iterable[TopicId]) -> None:
-        """Returns when the partitions of these topics are served, or after HANGS_AFTER_S.
-
-        A change of the metadata does not wait as long: a disk may hang.
-        """
-        wanted = set(topic_ids)
-        coming = [one.outcomes for one in self._coming.values() if one.topic_id in wanted]
-        if coming:
-            await asyncio.wait(set(coming), timeout=HANGS_AFTER_S)
-
-    def _shares(self, keys: Sequence[TopicPartition]) -> dict[LogDir, list[TopicPartition]]:
-        """Returns the folder of each new log; none if all are offline."""
-        usable = [
-            one
-            for one in self._log_dirs.directories
-            if one.failure is None and not self._folders.hangs(one)
-        ]
-        is_late = {one.folder for one in self._coming.values()}
-        usable = [one for one in usable if one not in is_late] or usable
-        shares: dict[LogDir, list[TopicPartition]] = {}
-        if usable:
-            for folder, key in zip(spread(usable, len(keys)), keys, strict=True):
-                shares.setdefault(folder, []).append(key)
-        return shares
-
-    def _note_uncreated(self, topic: str, failed: Mapping[int, DiskError]) -> None:
-        """Logs failed creations once per topic until all succeed: `follow` retries them."""
-        if not failed:
-            self._logged_uncreated.pop(topic, None)
-            return
-        if self._logged_uncreated.get(topic) == set(failed):
-            return
-        self._logged_uncreated[topic] = set(failed)
-        first = min(failed)
-        fields = {"topic": topic, "partitions": len(failed), "first": first}
-        log.error(
-            "partitions not created, will be tried again",
-            extra={"fields": {**fields, "reason": str(failed[first])}},
-        )
+        self._creations.forget([key])
+        local.update_config(self._configs[topic_id])
+        self._serve(topic, led, local, is_new=key not in self._moved_here)
 
     def _serve(
         self, topic: TopicImage, partition: PartitionImage, local: LocalLog, *, is_new: bool
     ) -> None:
         topic_partition = TopicPartition(topic.name, partition.partition)
+        self._moved_here.discard(topic_partition)
+        is_leader = partition.leader == self._node_id
         served = Partition(
             topic_partition,
             topic.topic_id,
-            self._tiers.join(local, topic, partition, is_new=is_new),
+            self._tiers.join(local, topic, partition, is_leader=is_leader, is_new=is_new),
             partition.leader_epoch,
             leader_id=partition.leader,
+            is_leader=is_leader,
             syncs=self._syncs,
             traffic=self._traffic.setdefault(topic.topic_id, TopicTraffic()),
         )
@@ -420,63 +352,42 @@ class ReplicaManager:
         self._by_id.setdefault(topic.topic_id, {})[partition.partition] = served
 
     def _remove_topic(self, topic: TopicImage) -> None:
-        self._logged_uncreated.pop(topic.name, None)
-        for unserved in (self._offline, self._uncreated):
-            unserved -= {key for key in unserved if key.topic == topic.name}
-        for partition in topic.partitions:
-            self._coming.pop(TopicPartition(topic.name, partition.partition), None)
+        self._offline -= {key for key in self._offline if key.topic == topic.name}
+        self._moved_here -= {key for key in self._moved_here if key.topic == topic.name}
+        self._creations.forget_topic(topic.name)
         self._configs.pop(topic.topic_id, None)
         self._departed.add(self._traffic.pop(topic.topic_id, TopicTraffic()))
-        gone = tuple(self._by_id.pop(topic.topic_id, {}).values())
+        self._remove(topic.topic_id, tuple(self._by_id.get(topic.topic_id, {}).values()))
+
+    def _remove_moved(self, topic: TopicImage) -> None:
+        """Removes the partitions that were moved to other brokers."""
+        moved = [
+            TopicPartition(topic.name, one.partition)
+            for one in topic.partitions
+            if self._node_id not in one.replicas
+        ]
+        if moved:
+            self._offline.difference_update(moved)
+            self._moved_here.difference_update(moved)
+            self._creations.forget(moved)
+            served = (self._partitions.get(key) for key in moved)
+            self._remove(topic.topic_id, [one for one in served if one is not None])
+
+    def _remove(self, topic_id: TopicId, gone: Sequence[Partition]) -> None:
         # All at once, whatever happens to their folders: a deleted partition takes no writes.
         for served in gone:
-            del self._partitions[served.topic_partition]
-            by_name = self._by_name[served.topic_partition.topic]
-            del by_name[served.topic_partition.partition]
+            key = served.topic_partition
+            assert served.topic_id == topic_id == served.log.topic_id, (served, topic_id)
+            del self._partitions[key]
+            by_name, by_id = self._by_name[key.topic], self._by_id[topic_id]
+            del by_name[key.partition], by_id[key.partition]
             if not by_name:
-                del self._by_name[served.topic_partition.topic]
+                del self._by_name[key.topic]
+            if not by_id:
+                del self._by_id[topic_id]
             served.gone()
             self._tiers.leave(served.log)
-        by_folder: dict[Path, list[LocalLog]] = {}
-        for served in gone:
-            local = served.log.local
-            by_folder.setdefault(local.directory.parent, []).append(local)
-        for path, logs in by_folder.items():
-            folder = self._log_dirs.directory_at(path)
-            assert folder is not None, path
-            self._start_deleting(topic.topic_id, folder, logs)
-
-    def _start_deleting(self, topic_id: TopicId, folder: LogDir, logs: list[LocalLog]) -> None:
-        deleting = self._folders.start(folder, partial(self._delete_logs, logs))
-        self._deleting.setdefault(topic_id, set()).add(deleting)
-        deleting.add_done_callback(partial(self._note_deleted, topic_id))
-
-    def _delete_logs(self, logs: Iterable[LocalLog]) -> None:
-        """Removes logs of a deleted topic; blocks."""
-        for local in logs:
-            try:
-                self._log_dirs.delete_log(local)
-            except DiskError as error:
-                fields = {"partition": str(local.topic_partition), "reason": str(error)}
-                log.error(
-                    "folder of a deleted partition stays until the next start",
-                    extra={"fields": fields},
-                )
-
-    def _note_deleted(self, topic_id: TopicId, deleting: asyncio.Future[None]) -> None:
-        self._deleting[topic_id].discard(deleting)
-        if not self._deleting[topic_id]:
-            del self._deleting[topic_id]
-
-    async def deleted(self, topic_ids: Iterable[TopicId] | None = None) -> None:
-        """Returns when the folders of these deleted topics, or of all, are put aside durably.
-
-        A change of the metadata does not wait for that: a disk may hang, or have hundreds of them.
-        """
-        of_topics = tuple(self._deleting) if topic_ids is None else topic_ids
-        deleting = [one for topic_id in of_topics for one in self._deleting.get(topic_id, ())]
-        if deleting:
-            await asyncio.wait(deleting)
+        self._deletions.start(topic_id, [served.log.local for served in gone])
 
     # --- durability --------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
     LocalTier    logs live on disk alone
     BothTiers    topics with remote.storage.enable are attached to the tiering manager, which leads
-                 their archives, or follows those of another broker
+                 the archives of the partitions that this broker leads
 
 A deleted topic that may have an archive stays in the image as a pending purge until the remote tier
 reports that all of it is purged.
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.metadata.image import MetadataDelta, PartitionImage, TopicImage
 from strandline.broker.cluster.metadata.records import REMOTE_ENABLED, is_true
+from strandline.broker.cluster.replicas.partition import Partition
 from strandline.storage.local.log.log import LocalLog
-from strandline.storage.model import Epoch, Offset, TopicPartition
+from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 
@@ -41,19 +42,28 @@ class LocalTier:
         self._log_starts = log_starts
 
     def join(
-        self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
+        self,
+        local: LocalLog,
+        topic: TopicImage,
+        partition: PartitionImage,
+        *,
+        is_leader: bool,
+        is_new: bool,
     ) -> UnifiedLog:
-        """Builds the partition's log over its tiers. `is_new`: the partition was just created."""
+        """Builds the partition's log over its tiers. `is_new`: the partition had none."""
         start = None if is_new else self._log_starts.get(local.topic_partition)
         return UnifiedLog(local, log_start_offset=start, executor=self._lookups)
 
-    def lead(self, unified_log: UnifiedLog, leader_epoch: Epoch) -> None:
+    def begin_leading(self, unified_log: UnifiedLog, led: PartitionImage) -> None:
         """Called when this broker leads the partition under a new epoch."""
+
+    def end_leading(self, unified_log: UnifiedLog) -> None:
+        """Called when another broker leads the partition, or nobody."""
 
     def leave(self, unified_log: UnifiedLog) -> None:
         """Called when the partition was removed from this broker."""
 
-    def change(self, topic: TopicImage, served: Sequence[tuple[UnifiedLog, Epoch]]) -> bool:
+    def change(self, topic: TopicImage, served: Sequence[Partition]) -> bool:
         """Applies changed properties; returns True if a log start moved, which must be made durable
         before `changed` is called.
         """
@@ -80,34 +90,54 @@ class BothTiers(LocalTier):
         self._manager = manager
 
     def join(
-        self, local: LocalLog, topic: TopicImage, partition: PartitionImage, *, is_new: bool
+        self,
+        local: LocalLog,
+        topic: TopicImage,
+        partition: PartitionImage,
+        *,
+        is_leader: bool,
+        is_new: bool,
     ) -> UnifiedLog:
-        unified_log = super().join(local, topic, partition, is_new=is_new)
+        log = super().join(local, topic, partition, is_leader=is_leader, is_new=is_new)
         if is_tiered(topic):
             self._manager.attach(
-                unified_log, describe(topic), leader_epoch=partition.leader_epoch, is_new=is_new
+                log,
+                describe(topic),
+                leader_epoch=partition.leader_epoch,
+                is_leader=is_leader,
+                is_lone=_is_lone(partition),
+                is_new=is_new,
             )
-        return unified_log
+        return log
 
-    def lead(self, unified_log: UnifiedLog, leader_epoch: Epoch) -> None:
-        self._manager.update_leader_epoch(unified_log.topic_partition, leader_epoch)
+    def begin_leading(self, unified_log: UnifiedLog, led: PartitionImage) -> None:
+        key, is_lone = unified_log.topic_partition, _is_lone(led)
+        self._manager.begin_leading(key, led.leader_epoch, is_lone=is_lone)
+
+    def end_leading(self, unified_log: UnifiedLog) -> None:
+        self._manager.end_leading(unified_log.topic_partition)
 
     def leave(self, unified_log: UnifiedLog) -> None:
         self._manager.detach(unified_log.topic_partition)
 
-    def change(self, topic: TopicImage, served: Sequence[tuple[UnifiedLog, Epoch]]) -> bool:
+    def change(self, topic: TopicImage, served: Sequence[Partition]) -> bool:
         """Attaches logs of topics that are tiered now. If tiering was disabled, the log starts with
         the local files from now on, and the bucket is purged once that is durable (KIP-950).
         """
         if is_tiered(topic):
-            for unified_log, leader_epoch in served:
-                if unified_log.remote is None:
+            for one in served:
+                if one.log.remote is None:
                     # The log had no archive until now, so there is none to wait for.
                     self._manager.attach(
-                        unified_log, describe(topic), leader_epoch=leader_epoch, is_new=True
+                        one.log,
+                        describe(topic),
+                        leader_epoch=one.leader_epoch,
+                        is_leader=one.is_leader,
+                        is_lone=_is_lone(topic.partitions[one.topic_partition.partition]),
+                        is_new=True,
                     )
             return False
-        moved = [unified_log for unified_log, _ in served if unified_log.remote is not None]
+        moved = [one.log for one in served if one.log.remote is not None]
         for unified_log in moved:
             unified_log.move_log_start(unified_log.local.start_offset)
         return bool(moved)
@@ -137,6 +167,10 @@ class BothTiers(LocalTier):
 def is_tiered(topic: TopicImage) -> bool:
     """Whether the topic is tiered."""
     return is_true(topic.properties, REMOTE_ENABLED)
+
+
+def _is_lone(partition: PartitionImage) -> bool:
+    return len(partition.replicas) == 1
 
 
 def describe(topic: TopicImage) -> TopicInfo:

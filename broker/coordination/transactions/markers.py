@@ -75,7 +75,7 @@ class LocalMarkers:
         return tuple(
             LogEnd(one.topic_partition, one.topic_id, one.leader_epoch, one.log.end_offset)
             for one in found
-            if one is not None and one.log.may_append
+            if one is not None and one.is_leader and one.log.may_append
         )
 
     def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:

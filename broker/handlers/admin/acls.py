@@ -6,13 +6,16 @@ A change is in the metadata log, and in force on this broker, when the answer is
 authorizer all answer SECURITY_DISABLED, as Kafka's AclApis; tools that copy ACLs beside other
 things, such as MirrorMaker, know that answer and continue.
 
-Filters are applied in a worker thread: a filter may look at every rule.
+Filters are applied in a worker thread: a filter may look at every rule. Many rules are created in
+several steps, between which others are served; a step is in the metadata log as a whole.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
 
 from strandline.broker.authorization import changes
 from strandline.broker.authorization.changes import AclResult, CreateAcls, DeleteAcls
@@ -42,9 +45,14 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.security.acl import Acl, AclFilter
 from strandline.storage.errors import StorageError
 
+T = TypeVar("T")
+
 DISABLED = Refusal(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
-# Each may look at every rule.
 FILTERS_MAX = 1000
+# Each of these looks at every rule.
+NAMELESS_FILTERS_MAX = 20
+# Deciding on a rule, and taking it up, takes some 10 us of the loop.
+CREATED_AT_ONCE_MAX = 2000
 
 
 class AclHandlers:
@@ -66,25 +74,7 @@ class AclHandlers:
             changes.check_filter(wanted)
         except Refusal as refusal:
             return _undescribed(refusal)
-        (found,) = await self._find([wanted])
-        by_pattern: dict[tuple[int, str, int], list[AclDescription]] = {}
-        for acl in found:
-            by_pattern.setdefault((acl.kind, acl.name, acl.pattern), []).append(
-                AclDescription(
-                    principal=acl.principal,
-                    host=acl.host,
-                    operation=acl.operation,
-                    permission_type=acl.permission,
-                )
-            )
-        return DescribeAclsResponse(
-            resources=[
-                DescribeAclsResource(
-                    resource_type=kind, resource_name=name, pattern_type=pattern, acls=acls
-                )
-                for (kind, name, pattern), acls in by_pattern.items()
-            ]
-        )
+        return await self._in_worker(partial(_described, self._metadata.image, wanted))
 
     async def create_acls(
         self, request: CreateAclsRequest, _context: RequestContext
@@ -106,10 +96,7 @@ class AclHandlers:
         if not self._is_enabled:
             results = [AclResult.of(DISABLED)] * len(wanted)
         else:
-            try:
-                results = await self._controller.ask(CreateAcls(wanted))
-            except StorageError as error:
-                results = [_failed(error)] * len(wanted)
+            results = await self._create(wanted)
         return CreateAclsResponse(
             results=[
                 AclCreationResult(
@@ -118,6 +105,16 @@ class AclHandlers:
                 for one in results
             ]
         )
+
+    async def _create(self, wanted: Sequence[Acl]) -> Sequence[AclResult]:
+        results: list[AclResult] = []
+        for first in range(0, len(wanted), CREATED_AT_ONCE_MAX):
+            part = wanted[first : first + CREATED_AT_ONCE_MAX]
+            try:
+                results += await self._controller.ask(CreateAcls(part))
+            except StorageError as error:
+                results += [_failed(error)] * len(part)
+        return results
 
     async def delete_acls(
         self, request: DeleteAclsRequest, _context: RequestContext
@@ -128,9 +125,16 @@ class AclHandlers:
             return DeleteAclsResponse(filter_results=[disabled] * len(request.filters))
         results: list[AclResult | None] = []
         wanted: list[AclFilter] = []
+        nameless_count = 0
         for one in map(_filter, request.filters):
+            nameless_count += one.name is None
             try:
                 changes.check_filter(one)
+                if one.name is None and nameless_count > NAMELESS_FILTERS_MAX:
+                    raise Refusal(
+                        ErrorCode.INVALID_REQUEST,
+                        f"more than {NAMELESS_FILTERS_MAX} filters without a resource's name",
+                    )
             except Refusal as refusal:
                 results.append(AclResult.of(refusal))
             else:
@@ -142,20 +146,36 @@ class AclHandlers:
         )
 
     async def _delete(self, wanted: Sequence[AclFilter]) -> Sequence[AclResult]:
-        found = await self._find(wanted)
+        found = await self._in_worker(partial(changes.find, self._metadata.image, wanted))
         try:
             return await self._controller.ask(DeleteAcls(found))
         except StorageError as error:
             return [_failed(error)] * len(wanted)
 
-    async def _find(self, wanted: Sequence[AclFilter]) -> list[list[Acl]]:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._workers, _find_all, self._metadata.image, wanted
+    async def _in_worker(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._workers, call)
+
+
+def _described(image: MetadataImage, wanted: AclFilter) -> DescribeAclsResponse:
+    (found,) = changes.find(image, [wanted])
+    by_pattern: dict[tuple[int, str, int], list[AclDescription]] = {}
+    for acl in found:
+        by_pattern.setdefault((acl.kind, acl.name, acl.pattern), []).append(
+            AclDescription(
+                principal=acl.principal,
+                host=acl.host,
+                operation=acl.operation,
+                permission_type=acl.permission,
+            )
         )
-
-
-def _find_all(image: MetadataImage, wanted: Sequence[AclFilter]) -> list[list[Acl]]:
-    return [list(changes.find(image, one)) for one in wanted]
+    return DescribeAclsResponse(
+        resources=[
+            DescribeAclsResource(
+                resource_type=kind, resource_name=name, pattern_type=pattern, acls=acls
+            )
+            for (kind, name, pattern), acls in by_pattern.items()
+        ]
+    )
 
 
 def _filter(asked: DescribeAclsRequest | DeleteAclsFilter) -> AclFilter:

@@ -18,7 +18,14 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from strandline.broker.cluster.metadata.controller_messages import Intent, Refusal
-from strandline.broker.config.config_changes import AlterConfigs, ConfigResource, ConfigResult
+from strandline.broker.config.config_changes import (
+    AlterConfigs,
+    ConfigResource,
+    ConfigResult,
+    altered,
+)
+from strandline.broker.config.listener_keys import RENEWABLE, are_dynamic
+from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.broker.handlers.admin.logger_configs import (
     logger_changes,
     logger_levels,
@@ -39,7 +46,7 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
 )
 from strandline.broker.protocol.schema.config_resources import ConfigResourceType, type_text
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.errors import StorageError
+from strandline.storage.errors import InvalidConfig, StorageError
 
 Key: TypeAlias = tuple[int, str]
 ResultT = TypeVar("ResultT", AlterConfigsResourceResponse, IncrementalAlterConfigsResult)
@@ -85,6 +92,7 @@ class AlterConfigsHandlers:
                         ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
                     )
                 if self._is_of_controller(resource):
+                    await self._check_tls(resource)
                     wanted.append(resource)
                 elif isinstance(resource, IncrementalAlterConfigsResource):
                     self._set_loggers(resource, intent)
@@ -144,6 +152,29 @@ class AlterConfigsHandlers:
                 ErrorCode.INVALID_REQUEST,
                 f"Unexpected broker id, expected {node_id}, but received {name}",
             )
+
+    async def _check_tls(self, resource: ConfigResource) -> None:
+        """Raises Refusal for files of TLS that a listener of this broker could not take up.
+
+        As in Kafka, the broker that has the files looks at them. They may be slow to read.
+        """
+        check, running = self._services.check_tls, self._services.running
+        if check is None or resource.resource_type != ConfigResourceType.BROKER:
+            return
+        names = [one.name for one in resource.configs]
+        # AlterConfigs takes back what it does not name.
+        may_concern = any(name.endswith(RENEWABLE) for name in (*names, *running.own))
+        if not resource.resource_name or not may_concern or not are_dynamic(names):
+            return
+        try:
+            own = altered(running.own, resource, running.static.given, BROKER_CONFIGS)
+            wanted = running.with_own(own)
+        except (Refusal, InvalidConfig):
+            return  # The controller says what is wrong.
+        try:
+            await check(running.current, wanted)
+        except InvalidConfig as error:
+            raise Refusal(ErrorCode.INVALID_REQUEST, str(error)) from None
 
     def _set_loggers(self, resource: IncrementalAlterConfigsResource, intent: Intent) -> None:
         """Sets the loggers of this broker. Raises Refusal."""

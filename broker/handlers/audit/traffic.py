@@ -22,6 +22,7 @@ from strandline.broker.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponsePartition,
 )
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.security.identity import USER_TYPE
 from strandline.storage.local.log.log import AppendInfo
 
@@ -34,6 +35,17 @@ class RecordedProduce(ProduceHandler):
     ) -> None:
         super().__init__(services, transactions)
         self._record = record
+
+    def _refused(
+        self, request: ProduceRequest, partition: Partition, wanted: ProducePartition
+    ) -> ProduceResponsePartition | None:
+        if partition.topic_partition.topic == self._record.topic:
+            return ProduceResponsePartition(
+                index=wanted.index,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message="the broker alone writes the record of who did what",
+            )
+        return super()._refused(request, partition, wanted)
 
     def _append(
         self,

@@ -68,7 +68,7 @@ def shown_configs(
         topics=[
             topic
             if topic.error_code
-            or context.access.may(AclOperation.DESCRIBE_CONFIGS, ResourceKind.TOPIC, topic.name)
+            or context.access.shows(AclOperation.DESCRIBE_CONFIGS, ResourceKind.TOPIC, topic.name)
             else topic.replaced(
                 topic_config_error_code=TOPIC_DENIED,
                 num_partitions=-1,
@@ -148,8 +148,8 @@ def producer_id(request: InitProducerIdRequest, context: RequestContext) -> Erro
         if access.may(AclOperation.WRITE, ResourceKind.TRANSACTIONAL_ID, request.transactional_id):
             return ErrorCode.NONE
         return ID_DENIED
-    if access.shows_cluster(AclOperation.IDEMPOTENT_WRITE) or access.may_somewhere(
-        AclOperation.WRITE, ResourceKind.TOPIC
+    if access.may_somewhere(AclOperation.WRITE, ResourceKind.TOPIC) or access.may_cluster(
+        AclOperation.IDEMPOTENT_WRITE
     ):
         return ErrorCode.NONE
     return CLUSTER_DENIED

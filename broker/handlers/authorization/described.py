@@ -9,7 +9,7 @@ the resource's type.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from strandline.broker.authorization.authorizer import Access
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
@@ -35,6 +35,7 @@ from strandline.broker.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.protocol.schema.schema import Response
 from strandline.broker.security.acl import CLUSTER_NAME, AclOperation, ResourceKind
 from strandline.storage.concurrency.turns import in_turns
 from strandline.storage.model import ZERO_TOPIC_ID
@@ -189,37 +190,57 @@ def topic_partitions(services: Services) -> Step:
             ):
                 # The cursor itself is refused, whatever there is.
                 return handler(request, context)
-            denied: list[DescribedTopic] = []
-            if named:
-                shown = []
-                for name in sorted(name for name in named if name >= first):
-                    if access.may(AclOperation.DESCRIBE, ResourceKind.TOPIC, name):
-                        shown.append(name)
-                    else:
-                        denied.append(DescribedTopic(error_code=DENIED, name=name))
-            else:
+            if not named:
                 page = min(
                     request.response_partition_limit, services.config.partitions.described_max
                 )
-                shown = _first_shown(services, access, first, max(page, 1) + 1)
-            if not shown:
-                return DescribeTopicPartitionsResponse(topics=denied)
-            asked = request.replaced(
-                topics=[DescribeTopicPartitionsTopic(name=name) for name in shown],
-                cursor=cursor if first in shown else None,
-            )
-            answer = then(handler(asked, context), lambda response: _masked(response, access))
-            return then(answer, with_rows("topics", denied))
+                coming = _first_shown(services, access, first, max(page, 1) + 1)
+                return _page(handler, request, context, coming)
+            denied: list[DescribedTopic] = []
+            shown = []
+            for name in sorted(name for name in named if name >= first):
+                if access.may(AclOperation.DESCRIBE, ResourceKind.TOPIC, name):
+                    shown.append(name)
+                else:
+                    denied.append(DescribedTopic(error_code=DENIED, name=name))
+            return then(_of_shown(handler, request, context, shown), with_rows("topics", denied))
 
         return guarded
 
     return step
 
 
-def _first_shown(services: Services, access: Access, first: str, count: int) -> list[str]:
+async def _page(
+    handler: Handler,
+    request: DescribeTopicPartitionsRequest,
+    context: RequestContext,
+    coming: Awaitable[Sequence[str]],
+) -> Response:
+    answer = _of_shown(handler, request, context, await coming)
+    return answer if isinstance(answer, Response) else await answer
+
+
+def _of_shown(
+    handler: Handler,
+    request: DescribeTopicPartitionsRequest,
+    context: RequestContext,
+    shown: Sequence[str],
+) -> Answer:
+    if not shown:
+        return DescribeTopicPartitionsResponse(topics=())
+    cursor = request.cursor
+    asked = request.replaced(
+        topics=[DescribeTopicPartitionsTopic(name=name) for name in shown],
+        cursor=cursor if cursor is not None and cursor.topic_name in shown else None,
+    )
+    return then(handler(asked, context), lambda response: _masked(response, context.access))
+
+
+async def _first_shown(services: Services, access: Access, first: str, count: int) -> list[str]:
     """Returns as many topics as a page and the next cursor can name; each has a partition."""
     shown: list[str] = []
-    for name in sorted(name for name in services.metadata.image.topics if name >= first):
+    names = sorted(name for name in services.metadata.image.topics if name >= first)
+    async for name in in_turns(names):
         if access.shows(AclOperation.DESCRIBE, ResourceKind.TOPIC, name):
             shown.append(name)
             if len(shown) == count:

@@ -132,9 +132,13 @@ class Dispatcher:
                 return self._handle_large(header, body, peer, started_s, caller, access)
             if header.api_key is ApiKey.PRODUCE:
                 produce = decode_request(ProduceRequest, header.api_version, body)
-                answer = self._produce.handle(produce, header, size_bytes, started_s, peer, access)
+                answer = self._produce.handle(
+                    produce, header, size_bytes, started_s, peer, access, caller.listener
+                )
             elif header.api_key is ApiKey.FETCH:
-                answer = self._fetch.handle_body(body, header, peer, started_s, access)
+                answer = self._fetch.handle_body(
+                    body, header, peer, started_s, access, caller.listener
+                )
             else:
                 request = decode_request(request_class(header.api_key), header.api_version, body)
                 return self._dispatch(header, request, peer, started_s, caller, access)
@@ -221,7 +225,7 @@ class Dispatcher:
         if isinstance(request, FetchRequest):
             wait_ms = min(request.max_wait_ms, LARGE_FETCH_WAIT_MS_MAX)
             request.max_wait_ms = wait_ms  # type: ignore[misc]  # not shared yet
-            answer = self._fetch.handle(request, header, self._now_s(), access)
+            answer = self._fetch.handle(request, header, self._now_s(), access, caller.listener)
             answer = self._counted(answer, self._apis[header.api_key], started_s)
         else:
             answer = self._dispatch(header, request, peer, started_s, caller, access)

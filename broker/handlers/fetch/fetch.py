@@ -42,7 +42,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -70,6 +70,7 @@ from strandline.broker.handlers.fetch.sessions import (
     PartitionKey,
     WantedPartition,
 )
+from strandline.broker.handlers.services.leader_endpoints import Endpoint, leader_endpoints
 from strandline.broker.handlers.services.services import Services
 from strandline.broker.network.responses import (
     Answer,
@@ -82,6 +83,7 @@ from strandline.broker.protocol.codec.codec import encode
 from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.fetch import (
     FetchDivergingEpoch,
+    FetchNodeEndpoint,
     FetchRequest,
     FetchResponse,
     FetchResponsePartition,
@@ -138,10 +140,11 @@ class FetchHandler:
         peer: str,
         started_s: float,
         access: Access | None = None,
+        listener: str = "",
     ) -> Answer:
         """Decodes and handles a request, as `handle` does. Raises MalformedRequest."""
         plan = self._planner.plan_body(body, header, peer, started_s)
-        return self._carry_out(plan, header, access)
+        return self._carry_out(plan, header, access, listener)
 
     def handle(
         self,
@@ -149,20 +152,27 @@ class FetchHandler:
         header: RequestHeader,
         started_s: float,
         access: Access | None = None,
+        listener: str = "",
     ) -> Answer:
         """Returns a framed answer, now or later. `started_s` is when the request was received.
 
-        `access` has the rights of the client: every right if there is no authorizer.
+        `access` has the rights of the client: every right if there is no authorizer. `listener` is
+        the one that it came by: addresses of leaders are told as they are there.
         """
-        return self._carry_out(self._planner.plan(request, header, started_s), header, access)
+        plan = self._planner.plan(request, header, started_s)
+        return self._carry_out(plan, header, access, listener)
 
     def _carry_out(
-        self, plan: FetchPlan | ErrorCode, header: RequestHeader, access: Access | None
+        self,
+        plan: FetchPlan | ErrorCode,
+        header: RequestHeader,
+        access: Access | None,
+        listener: str,
     ) -> Answer:
         if isinstance(plan, ErrorCode):
             self._requests.failed(plan)
             return self._frame(header, FetchResponse(error_code=plan, topics=()))
-        plan.access = access
+        plan.access, plan.listener = access, listener
         if plan.replica_id >= 0:
             return self._answer(plan, self._refuse_replica(plan))
         if plan.header.api_version < FIRST_VERSION_WITH_BATCHES:
@@ -204,8 +214,8 @@ class FetchHandler:
                 found.answers.append((wanted, None, denied_answer(wanted.partition)))
                 continue
             partition = served.get(wanted.partition)
-            if partition is None:
-                refusal = self._refusal_of_missing(wanted, plan.session)
+            if partition is None or not partition.is_leader:
+                refusal = self._refusal(wanted, partition, plan.session)
                 answer = refused_answer(wanted.partition, refusal, plan.header.api_version)
                 found.must_answer = True
             else:
@@ -300,19 +310,26 @@ class FetchHandler:
             topic, index = wanted.key
             partition = self._replicas.partitions_of(topic).get(index)
             if partition is None:
-                refusal = self._refusal_of_missing(wanted, plan.session)
+                refusal = self._refusal(wanted, None, plan.session)
             else:
                 refusal = follower_refusal(partition, wanted.current_leader_epoch)
             answer = refused_answer(index, refusal, plan.header.api_version)
             found.answers.append((wanted, partition, answer))
         return found
 
-    def _refusal_of_missing(
-        self, wanted: WantedPartition, session: FetchSession | None
+    def _refusal(
+        self, wanted: WantedPartition, partition: Partition | None, session: FetchSession | None
     ) -> LeaderRefusal:
-        """As in KafkaApis and ReplicaManager, a session uses the name that the id had when it was
+        """Returns why a partition is not served here: it is led elsewhere, or not on this broker.
+
+        As in KafkaApis and ReplicaManager, a session uses the name that the id had when it was
         added: there the topic is gone, or another one has its name.
         """
+        led_elsewhere = (
+            None if partition is None else partition.refusal(wanted.current_leader_epoch)
+        )
+        if led_elsewhere is not None:
+            return led_elsewhere
         refusal = self._replicas.refusal_of_missing(*wanted.key)
         names = {} if session is None or wanted.topic_id is None else session.names
         if refusal.code is not ErrorCode.UNKNOWN_TOPIC_ID or wanted.topic_id not in names:
@@ -488,6 +505,7 @@ class FetchHandler:
         of_topic: list[FetchResponsePartition] = []
         served: list[PartitionKey] = []
         failed = False
+        leaders: set[int] = set()
         session, incremental = plan.session, plan.incremental
         for wanted, partition, answer in found.answers:
             if incremental and not is_news(wanted, answer):
@@ -499,6 +517,8 @@ class FetchHandler:
             if answer.error_code:
                 self._requests.errors[answer.error_code] += 1
                 failed = True
+                if answer.current_leader is not None:
+                    leaders.add(answer.current_leader.leader_id)
             named = wanted.topic_id if wanted.topic is None else wanted.topic
             if named is not topic or not topics:
                 topic, of_topic = named, topics.setdefault(named, [])
@@ -515,6 +535,10 @@ class FetchHandler:
             parts = plan.known.response(plan.header.correlation_id, found.answers[0][2])
             if parts is not None:
                 return parts
+        endpoints: Iterable[Endpoint] = ()
+        if leaders:
+            image = self._services.metadata.image
+            endpoints = leader_endpoints(image, leaders, plan.listener)
         response = FetchResponse(
             session_id=session.session_id if session is not None else 0,
             topics=[
@@ -525,6 +549,7 @@ class FetchHandler:
                 )
                 for key, partitions in topics.items()
             ],
+            node_endpoints=[FetchNodeEndpoint(**one._asdict()) for one in endpoints],
         )
         return self._frame(plan.header, response)
 

@@ -53,6 +53,8 @@ class FetchPlan:
     known: RepeatedFetch | None = None
     # The rights of the client; None: every right. They are asked for at each pass.
     access: Access | None = None
+    # The listener that the client came by.
+    listener: str = ""
 
 
 @dataclass(slots=True)

@@ -17,7 +17,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 
-from strandline.broker.cluster.metadata.controller_messages import CreateTopics, NewTopic
+from strandline.broker.cluster.metadata.controller_messages import (
+    CreateTopics,
+    NewTopic,
+    TopicResult,
+)
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
 from strandline.broker.config.listeners import Listener
@@ -101,7 +105,7 @@ class MetadataHandlers:
     async def _create_and_describe(
         self, request: MetadataRequest, context: RequestContext, missing: Sequence[NewTopic]
     ) -> MetadataResponse:
-        await self._create(missing)
+        await self._create(missing, context)
         return self._metadata_of(request, context)
 
     def _metadata_of(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
@@ -170,9 +174,11 @@ class MetadataHandlers:
             and topic_name_fault(topic.name) is None
         ]
 
-    async def _create(self, missing: Sequence[NewTopic]) -> None:
+    async def _create(
+        self, missing: Sequence[NewTopic], _context: RequestContext
+    ) -> Sequence[TopicResult]:
         try:
-            await self._services.controller.ask(CreateTopics(missing))
+            return await self._services.controller.ask(CreateTopics(missing))
         except StorageError as error:
             # The answer has UNKNOWN_TOPIC_OR_PARTITION, and the client retries.
             self._quiet_log.say(
@@ -185,6 +191,7 @@ class MetadataHandlers:
                     "error": str(error),
                 },
             )
+            return ()
 
     def _look_up(
         self, wanted: MetadataRequestTopic, image: MetadataImage, version: int, operations: int

@@ -59,6 +59,7 @@ from strandline.broker.handlers.produce.deferred_answers import (
 )
 from strandline.broker.handlers.produce.first_batch_checks import FirstBatchChecks
 from strandline.broker.handlers.produce.rights import denied_topics, may_write_transaction
+from strandline.broker.handlers.services.leader_endpoints import leader_endpoints
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import Services
 from strandline.broker.network.responses import Answer, CloseConnectionError, Parts, ThrottledParts
@@ -66,6 +67,7 @@ from strandline.broker.protocol.codec.codec import encode
 from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.produce import (
     ProduceCurrentLeader,
+    ProduceNodeEndpoint,
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
@@ -125,6 +127,8 @@ class Asked(NamedTuple):
     new_peer: str
     # Of a request with several batches, the partitions that join a transaction together.
     together: Set[TopicPartition] = frozenset()
+    # The listener that the client came by.
+    listener: str = ""
     # Answers for topics that the client may not write to; the rest of the request has no others.
     denied: Sequence[ProduceResponseTopic] = ()
 
@@ -153,16 +157,17 @@ class ProduceHandler:
         started_s: float,
         peer: str,
         access: Access | None = None,
+        listener: str = "",
     ) -> Answer:
         """Returns the framed answer, now or after an fsync; None for acks=0.
 
         `size_bytes` is that of the whole request, received at `started_s` from `peer`, whose rights
-        are `access`: every right if there is no authorizer.
+        are `access`: every right if there is no authorizer. `listener` is the one that it came by.
         """
         self._pace.saw_live(started_s)
         if not self._first_batches.is_new(peer):
             peer = ""
-        asked = Asked(header, size_bytes, started_s, peer)
+        asked = Asked(header, size_bytes, started_s, peer, listener=listener)
         if access is not None:
             if not may_write_transaction(request, access):
                 refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -349,7 +354,18 @@ class ProduceHandler:
         throttle_ms = self._throttle_ms(asked, acks=request.acks)
         if request.acks == 0:
             return ThrottledParts((), throttle_ms) if throttle_ms else None
-        response = ProduceResponse(topics=topics, throttle_time_ms=throttle_ms)
+        leaders = {
+            one.current_leader.leader_id
+            for topic in topics
+            for one in topic.partitions
+            if one.current_leader is not None
+        }
+        endpoints = leader_endpoints(self._metadata.image, leaders, asked.listener)
+        response = ProduceResponse(
+            topics=topics,
+            throttle_time_ms=throttle_ms,
+            node_endpoints=[ProduceNodeEndpoint(**one._asdict()) for one in endpoints],
+        )
         if later:
             return self._answer_later(response, later, asked.header)
         return self._framed(response, asked.header)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -35,6 +36,8 @@ class Services:
     records: Executor
     # None: every client may do everything.
     authorizer: Authorizer | None = None
+    # Raises InvalidConfig if a listener cannot take up altered settings: those of now, and wanted.
+    check_tls: Callable[[BrokerConfig, BrokerConfig], Awaitable[None]] | None = None
 
     @property
     def config(self) -> BrokerConfig:

@@ -17,16 +17,16 @@ from concurrent.futures import Executor
 
 from strandline.broker.security.jwks import KEYS_BYTES_MAX, KeySet, NoKeys, read_keys
 from strandline.broker.security.oauth_config import OAuthConfig
+from strandline.broker.server.logins.key_request import read_url
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.tasks import result_of, wait_within
+from strandline.storage.files import read_named
 from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
 UNKNOWN_KEY_S = 30.0
 FILE_S = 10.0
-# Of one request, for each wait on the socket and together.
-REQUEST_S = 10.0
 _FILE = "file://"
 
 
@@ -135,32 +135,5 @@ def reader_of(config: OAuthConfig, authority: str, clock: Clock) -> Callable[[],
     """
     url = config.keys_url or ""
     if url.startswith(_FILE):
-        return lambda: _read_file(url.removeprefix(_FILE))
-    return lambda: _read_url(url, authority, clock)
-
-
-def _read_file(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(KEYS_BYTES_MAX + 1)
-
-
-def _read_url(url: str, authority: str, clock: Clock) -> bytes:
-    """Raises OSError, also for an answer other than 200."""
-    # 20 ms that a broker without OAUTHBEARER does not spend.
-    import ssl
-    from http.client import HTTPException
-    from urllib.request import HTTPSHandler, build_opener
-
-    try:
-        context = ssl.create_default_context(cadata=authority or None)
-        opener = build_opener(HTTPSHandler(context=context))
-        ends_s = clock.monotonic_s() + REQUEST_S
-        with opener.open(url, timeout=REQUEST_S) as answer:
-            body = bytearray()
-            while len(body) <= KEYS_BYTES_MAX and (piece := answer.read1(64 * 1024)):
-                body += piece
-                if clock.monotonic_s() > ends_s:
-                    raise OSError(f"no whole answer within {REQUEST_S:.0f} s")
-            return bytes(body)
-    except (HTTPException, ValueError) as error:
-        raise OSError(f"{type(error).__name__}: {error}") from error
+        return lambda: read_named(url.removeprefix(_FILE), KEYS_BYTES_MAX)
+    return lambda: read_url(url, authority, clock)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from strandline.broker.audit.login import Login
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listener_keys import PLAIN_USERS, of_listener, sasl_listeners
@@ -28,7 +29,12 @@ from strandline.broker.config.sasl_listeners import (
 from strandline.broker.handlers.auth.failed_logins import FailedLogins
 from strandline.broker.handlers.auth.sasl import Mechanism, SaslGate, SaslSettings
 from strandline.broker.handlers.dispatch.dispatch import Dispatcher
-from strandline.broker.network.responses import Answer, AuthenticationGate, RequestHandler
+from strandline.broker.network.responses import (
+    Answer,
+    AuthenticationGate,
+    CloseConnectionError,
+    RequestHandler,
+)
 from strandline.broker.security.identity import ClientIdentity, java_address
 from strandline.broker.security.jaas import plain_passwords
 from strandline.broker.security.mechanism import Exchange
@@ -46,6 +52,8 @@ if TYPE_CHECKING:
     from strandline.broker.audit.record import AuditRecord
 
 NONCE_BYTES = 24
+# What the record calls a login by TLS alone.
+CERTIFICATE = "SSL"
 _SECRET_WITHOUT_USERS = secrets.token_bytes(32)
 
 
@@ -79,6 +87,7 @@ class ConnectionHandlers:
         certificate, at a listener. Raises InvalidConfig for a bad file of users.
         """
         self._user_of = user_of
+        self._record = record
         self._config = config
         self._metadata = metadata
         self._dispatcher = dispatcher
@@ -106,8 +115,27 @@ class ConnectionHandlers:
             return gate(address=address)
         caller = ClientIdentity(address=address, listener=listener)
         if certificate is not None and self._user_of is not None:
-            caller = replace(caller, user=self._user_of(listener, certificate))
+            caller = self._with_certificate(caller, self._user_of, certificate)
         return _Open(self._dispatcher, caller)
+
+    def _with_certificate(
+        self,
+        caller: ClientIdentity,
+        user_of: Callable[[str, bytes], str],
+        certificate: bytes,
+    ) -> ClientIdentity:
+        """Returns who has the certificate, and records it. Raises CloseConnectionError."""
+        listener, address = caller.listener, caller.address
+        login = Login(user="", mechanism=CERTIFICATE, listener=listener, address=address)
+        try:
+            user = user_of(listener, certificate)
+        except CloseConnectionError as error:
+            if self._record is not None:
+                self._record.login_failed(login, str(error))
+            raise
+        if self._record is not None:
+            self._record.logged_in(replace(login, user=user))
+        return replace(caller, user=user)
 
     @property
     def loops(self) -> Mapping[str, Callable[[], Awaitable[None]]]:

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from strandline.storage.clock import Clock
 from strandline.storage.config.properties import PROPERTIES_BYTES_MAX, parse_properties
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.files import read_named
 from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
@@ -86,11 +87,7 @@ def read_users(path: Path) -> Mapping[str, str]:
     """Returns the passwords by user. Raises InvalidConfig, which quotes nothing of the file."""
     where = f"the users of PLAIN in {path}"
     try:
-        with path.open("rb") as file:
-            content = file.read(PROPERTIES_BYTES_MAX + 1)
-        if len(content) > PROPERTIES_BYTES_MAX:
-            raise InvalidConfig(f"{where}: larger than {PROPERTIES_BYTES_MAX} bytes")
-        text = content.decode("utf-8-sig")
+        text = read_named(path, PROPERTIES_BYTES_MAX).decode("utf-8-sig")
     except OSError as error:
         raise InvalidConfig(f"{where}: {error.strerror}") from error
     except UnicodeDecodeError:

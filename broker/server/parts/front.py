@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from strandline.broker.authorization.denials import recorded_too
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listener_keys import tls_listeners
-from strandline.broker.config.listeners import CannotListen, Listener, listen_at
+from strandline.broker.config.listeners import HTTPS, CannotListen, Listener, listen_at
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.handlers.auth.failed_logins import FailedLogins
 from strandline.broker.handlers.fetch.fetch import FetchHandler
@@ -28,14 +27,15 @@ from strandline.broker.server.parts.metadata import MetadataParts
 from strandline.broker.server.parts.part import Part
 from strandline.broker.server.parts.storage import StorageParts
 from strandline.broker.telemetry.collector import metrics_page
-from strandline.broker.telemetry.http_server import MetricsServer
+from strandline.broker.telemetry.http_server import HttpTls, MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.sources import ArchiveSources, Sources, TlsSources
-from strandline.storage.clock import Clock
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from strandline.broker.audit.record import AuditRecord
+    from strandline.broker.network.handshake import Handshakes
+    from strandline.broker.server.record import KeptRecord
     from strandline.broker.server.tls import TlsListeners
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,8 @@ class FrontParts(Part):
     running: RunningConfig
     server: Server
     metrics: MetricsServer
-    record: AuditRecord | None
+    # Who did what, if that is recorded.
+    record: KeptRecord | None
 
     @classmethod
     def make(
@@ -65,10 +66,10 @@ class FrontParts(Part):
         """`spawn` starts the tasks of connections. Without an `archive` its metrics are none."""
         clock, running = environment.clock, metadata.running
         traffic, failed_logins = RequestTraffic(), FailedLogins(clock)
-        record = _record(running.static.audit.file, clock)
+        kept = _record(environment, metadata, logs)
+        record = None if kept is None else kept.record
         authorizer = metadata.authorizer
-        if record is not None and authorizer is not None:
-            authorizer.on_denied = recorded_too(record, authorizer.on_denied)
+        tls = _tls_of(running.static)
         services = Services(
             running=running,
             metadata=metadata.metadata,
@@ -80,6 +81,7 @@ class FrontParts(Part):
             cold_pace=metadata.cold_pace,
             records=environment.workers.records,
             authorizer=authorizer,
+            check_tls=None if tls is None else partial(tls.check, clock),
         )
         sessions = FetchSessionCache(
             running.static.fetch.sessions_max, clock, name_of=metadata.metadata.topic_name
@@ -97,7 +99,6 @@ class FrontParts(Part):
             decoding=environment.workers.decoding,
             record=record,
         )
-        tls = _tls_of(running.static)
         handlers = ConnectionHandlers(
             running.static,
             dispatcher,
@@ -153,20 +154,24 @@ class FrontParts(Part):
                 failed=lambda: handshakes.failed,
                 days_left=partial(tls.days_left, clock),
             ),
+            authorizer=authorizer,
+            lost_lines=None if kept is None else lambda: kept.lost_count,
         )
         return cls(
             running=running,
             server=server,
-            record=record,
+            record=kept,
             metrics=MetricsServer(
-                partial(metrics_page, sources), partial(_why_not_ready, server, storage.log_dirs)
+                partial(metrics_page, sources),
+                partial(_why_not_ready, server, storage.log_dirs),
+                None if handshakes is None else _http_tls(handshakes),
             ),
             loops={
                 "connection sweep": server.sweep_forever,
                 "request windows": traffic.turn_forever,
                 "requests": dispatcher.run,
                 **handlers.loops,
-                **({} if record is None else {"record": record.run}),
+                **({} if kept is None else kept.loops),
                 **({} if tls is None else {"TLS": partial(tls.renew_forever, running, clock)}),
             },
         )
@@ -198,16 +203,24 @@ class FrontParts(Part):
 
     async def close(self) -> None:
         if self.record is not None:
-            self.record.close()
+            await self.record.close()
 
 
-def _record(file: str | None, clock: Clock) -> AuditRecord | None:
+def _record(environment: Environment, metadata: MetadataParts, logs: LogParts) -> KeptRecord | None:
     """Opens the record, if there is one. Raises InvalidConfig."""
-    if file is None:
+    config = metadata.running.static.audit
+    if not config.is_enabled:
         return None
-    from strandline.broker.audit.record import open_record
+    from strandline.broker.server.record import KeptRecord
 
-    return open_record(file, clock)
+    return KeptRecord(
+        config,
+        environment.clock,
+        metadata.denials,
+        environment.workers.record,
+        logs.replicas,
+        metadata.controller,
+    )
 
 
 def _fetch_handler(
@@ -232,6 +245,17 @@ def _tls_of(config: BrokerConfig) -> TlsListeners | None:
     from strandline.broker.server.tls import TlsListeners
 
     return TlsListeners(config)
+
+
+def _http_tls(handshakes: Handshakes) -> HttpTls | None:
+    """Returns what encrypts the metrics; None if they are served in the clear."""
+    if not handshakes.are_needed(HTTPS):
+        return None
+    return HttpTls(
+        context=partial(handshakes.context, HTTPS),
+        on_done=partial(handshakes.count, HTTPS),
+        on_failed=partial(handshakes.fail_by, HTTPS),
+    )
 
 
 def _why_not_ready(server: Server, log_dirs: LogDirs) -> str:

@@ -45,17 +45,19 @@ async def serve_partitions(
             storage.log_dirs,
             metadata.image,
             running.current,
+            node_id=running.static.node_id,
             keep_empty_strays=keep_empty_strays,
         ),
     )
     replicas = ReplicaManager(
         storage.log_dirs,
         tiers,
+        node_id=running.static.node_id,
+        found=logs,
         topic_defaults=lambda: running.current.topics.properties,
         folders=storage.folders,
         syncs=lambda local: workers.syncs.of(local.directory.parent),
     )
-    replicas.take_over(logs, metadata.image)
     await metadata.metadata.publish_to(*followers, replicas.follow, metadata.note_alterations)
     return replicas
 
@@ -83,11 +85,11 @@ class LogParts(Part):
         retained: Callable[[], Iterable[UnifiedLog]] | None = None,
         wake_tiering: Callable[[TopicPartition], None] = lambda _: None,
     ) -> LogParts:
-        """`retained` are the logs with a retention of this broker; all without it."""
+        """`retained` are the logs that this broker retains; without it, those that it leads."""
         clock, workers, running = environment.clock, environment.workers, metadata.running
         config, believed_ms = running.static, storage.guard.now_ms
         enforcer = RetentionEnforcer(
-            retained or (lambda: (partition.log for partition in replicas.partitions())),
+            retained or (lambda: (partition.log for partition in replicas.led())),
             write_log_starts=replicas.checkpoint_log_starts,
             purge_deleted=storage.purge_deleted,
             wake_tiering=wake_tiering,

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from strandline.broker.authorization.authorizer import Authorizer
-from strandline.broker.authorization.denials import DenialLog
-from strandline.broker.cluster.metadata import controller
+from strandline.broker.authorization.denials import Denials
 from strandline.broker.cluster.metadata.active_controller import ActiveController
+from strandline.broker.cluster.metadata.controller import register_broker
+from strandline.broker.cluster.metadata.controller_messages import Controller
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.log_reader import is_empty
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog
@@ -48,10 +49,11 @@ class MetadataParts(Part):
     quotas: ClientQuotas
     # None: every client may do everything.
     authorizer: Authorizer | None
+    denials: Denials | None
     cold_pace: ColdPace
     metadata_log: MetadataLog
     metadata: MetadataView
-    controller: ActiveController
+    controller: Controller
 
     @classmethod
     async def make(
@@ -59,31 +61,37 @@ class MetadataParts(Part):
         environment: Environment,
         running: RunningConfig,
         metadata_log: MetadataLog,
-        active: ActiveController,
+        view: MetadataView,
+        controller: Controller,
         *,
         purges: FinishedPurges | None = None,
     ) -> MetadataParts:
-        """The view of `active` is loaded, and published first to `running` and what is made here.
+        """`view` is loaded, and published first to `running` and what is made here.
 
         `purges` are noted in the metadata, if they are this broker's to change.
         """
         quotas = ClientQuotas(environment.clock, running.static.quota_windows)
-        await active.view.publish_to(running.follow, quotas.follow)
-        authorizer, rules = None, running.static.authorizer
-        if rules.is_enabled:
-            told = DenialLog(environment.clock)
-            authorizer = Authorizer(rules, on_denied=told.note)
-            await active.view.publish_to(authorizer.follow)
+        await view.publish_to(running.follow, quotas.follow)
+        authorizer = denials = None
+        if running.static.authorizer.is_enabled:
+            authorizer = Authorizer(running.static.authorizer)
+            denials = Denials(authorizer.rule_of)
+            authorizer.on_denied = denials.note
+            await view.publish_to(authorizer.follow)
         return cls(
             running=running,
             alterations=Alterations(),
             quotas=quotas,
             authorizer=authorizer,
+            denials=denials,
             cold_pace=ColdPace(lambda: running.current.pace),
             metadata_log=metadata_log,
-            metadata=active.view,
-            controller=active,
-            loops={} if purges is None else {"purges": partial(purges.note_forever, active)},
+            metadata=view,
+            controller=controller,
+            loops={
+                **({} if purges is None else {"purges": partial(purges.note_forever, controller)}),
+                **({} if denials is None else {"denials": denials.run}),
+            },
         )
 
     @property
@@ -114,13 +122,13 @@ async def load_own_metadata(
     await in_worker(worker, partial(register, metadata_log, config, log_dirs))
     running, view = RunningConfig(config), MetadataView(metadata_log.image)
     active = ActiveController(view, metadata_log, decisions(running), executor=worker)
-    return await MetadataParts.make(environment, running, metadata_log, active, purges=purges)
+    return await MetadataParts.make(environment, running, metadata_log, view, active, purges=purges)
 
 
 def register(metadata_log: MetadataLog, config: BrokerConfig, log_dirs: LogDirs) -> None:
     """Registers this process in its own metadata log; blocks. Raises StorageError."""
     process = new_registration(config, log_dirs)
-    metadata_log.append(controller.register_broker(metadata_log.image, process).records)
+    metadata_log.append(register_broker(metadata_log.image, process).records)
 
 
 def make_metadata_log(

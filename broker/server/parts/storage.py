@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
+from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.server.environment import Environment
 from strandline.broker.server.parts.part import Part, in_worker
@@ -95,12 +96,14 @@ def load_logs(
     image: MetadataImage,
     config: BrokerConfig,
     *,
+    node_id: NodeId,
     keep_empty_strays: bool = True,
 ) -> dict[TopicPartition, LocalLog]:
-    """Loads the logs of the partitions in `image`, with recovery if needed; blocks.
+    """Loads the logs of the partitions that `image` has on this node, with recovery if needed.
 
-    The folder of a deleted topic, or of one recreated under another id, is kept and not loaded;
-    with `keep_empty_strays` False it is kept only if it has records.
+    Blocks. The folder of a deleted topic, of one recreated under another id, and of a partition
+    that was moved to other brokers, is kept and not loaded; with `keep_empty_strays` False it is
+    kept only if it has records.
     """
     defaults = config.topics.properties
     configs = {topic.name: _config_of(topic, defaults) for topic in image.topics.values()}
@@ -110,6 +113,8 @@ def load_logs(
         if topic is None or topic.topic_id != topic_id:
             return None
         if key.partition >= topic.partition_count:
+            return None
+        if node_id not in topic.partitions[key.partition].replicas:
             return None
         return configs[key.topic]
 

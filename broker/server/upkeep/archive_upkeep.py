@@ -319,7 +319,5 @@ def _note_unwritten(error: Exception) -> None:
 
 def _logs_of(replicas: ReplicaManager, topic: str) -> Iterator[UnifiedLog]:
     return (
-        partition.log
-        for partition in replicas.partitions()
-        if partition.topic_partition.topic == topic
+        partition.log for partition in replicas.led() if partition.topic_partition.topic == topic
     )

@@ -73,7 +73,7 @@ class LateTransactions:
         now_s, limit_s = self._clock.monotonic_s(), (self._timeout_ms_max() + LATE_AFTER_MS) / 1000
         since_s = {}
         late_count = 0
-        async for partition in in_turns(self._replicas.partitions()):
+        async for partition in in_turns(self._replicas.led()):
             oldest = partition.log.local.producers.oldest_open()
             if oldest is not None:
                 key = partition.topic_partition, oldest.transaction_first_offset

@@ -36,6 +36,12 @@ REQUEST_SECONDS_MAX = 30.0
 # After that, the first request reports the error of a slow login.
 LOGIN_TRY_SECONDS = 0.25
 LOGIN_TRIES_MAX = 20
+TLS_TRIES = 4
+
+# ApiVersions 0, without a client id.
+_API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000000 ffff")
+# The type of a record of TLS.
+_ALERT = b"\x15"
 
 # The schemes that librdkafka takes in front of an address.
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -51,9 +57,6 @@ _REMEDIES: Mapping[str, str] = {
     "NON_EMPTY_GROUP": "stop the group's consumers first; group describe shows who they are",
     "GROUP_SUBSCRIBED_TO_TOPIC": "stop the group's consumers first",
     "UNKNOWN_MEMBER_ID": "stop the group's consumers first; group describe shows who they are",
-    "TOPIC_AUTHORIZATION_FAILED": "the user of this connection lacks the right; see -X",
-    "GROUP_AUTHORIZATION_FAILED": "the user of this connection lacks the right; see -X",
-    "CLUSTER_AUTHORIZATION_FAILED": "the user of this connection lacks the right; see -X",
     "MSG_SIZE_TOO_LARGE": "max.message.bytes of the topic is the limit: strandline topic alter",
     "OFFSET_OUT_OF_RANGE": "strandline topic describe NAME  shows where the log starts and ends",
     "INVALID_TIMESTAMP": "does this machine's clock agree with the broker's? The bounds are"
@@ -66,6 +69,30 @@ _REMEDIES: Mapping[str, str] = {
 }
 
 
+# The rights that actions need, by the words that begin `what` of `failure_of`. The first that fits.
+_RIGHTS: Mapping[str, str] = {
+    "cannot find topic": "describe of the topic",
+    "cannot read the configuration of topic": "describe-configs of the topic",
+    "cannot read the configuration of": "describe-configs of the cluster",
+    "cannot create topic": "create of the topic, or of the cluster",
+    "cannot delete topic": "delete of the topic, or of the cluster",
+    "cannot give topic": "alter of the topic",
+    "cannot change the configuration of topic": "alter-configs of the topic",
+    "cannot describe group": "describe of the group",
+    "cannot set the offset": "read of the group and of its topics",
+    "cannot delete group": "delete of the group",
+    "cannot read the offsets of group": "describe of the group and of its topics",
+    "cannot read the offsets of": "describe of the topic",
+    "cannot read the ACLs": "describe of the cluster",
+    "cannot create the ACL": "alter of the cluster",
+    "cannot delete the ACLs": "alter of the cluster",
+    "cannot write": "write of the topic",
+    "could not write": "write of the topic",
+    "cannot ask for": "write of the topic",
+    "cannot read": "read of the topic, and of the group if there is one",
+}
+_DENIED = "_AUTHORIZATION_FAILED"
+
 # A part of Kafka's text for a legal name that another topic has, but for '.' and '_'.
 _COLLISION = "collides with existing topic"
 _COLLIDES = "names that differ in '.' and '_' alone have one name in metrics: choose another one"
@@ -77,6 +104,8 @@ class ClusterConnection:
 
     bootstrap: str = DEFAULT_BOOTSTRAP
     settings: Mapping[str, str] = field(default_factory=dict)
+    # Those of them that are given one by one, and so precede what a command needs for itself.
+    chosen: Mapping[str, str] = field(default_factory=dict)
     # Gives the token of OAUTHBEARER, unless librdkafka asks a provider.
     read_token: ReadToken | None = None
 
@@ -86,8 +115,10 @@ class ClusterConnection:
         return {
             "bootstrap.servers": self.bootstrap,
             "client.id": "strandline-cli",
-            **dotted,
             **self.settings,
+            # A file may be that of a producer, or of a consumer, whose group must not notice.
+            **dotted,
+            **self.chosen,
             **({} if self.read_token is None else {"oauth_cb": self.read_token}),
         }
 
@@ -97,23 +128,34 @@ class ClusterConnection:
         for address in self.bootstrap.split(","):
             host, port = split_address(address.strip())
             try:
-                socket.create_connection((host, port), timeout=CONNECT_SECONDS_MAX).close()
+                with socket.create_connection((host, port), CONNECT_SECONDS_MAX) as connected:
+                    needs_tls = self._is_plain and _answers_by_tls(connected)
             except OSError as error:
                 refusals.append(f"{host}:{port}: {error.strerror or error}")
-            else:
-                self._check_login()
-                return
+                continue
+            if needs_tls:
+                raise ToolFailure(
+                    f"{host}:{port} ends connections at a request without TLS",
+                    remedy="if it expects TLS: -X security.protocol=SSL, or SASL_SSL; see -X",
+                )
+            self._check_login()
+            return
         raise ToolFailure(
             f"no broker answers at {'; '.join(refusals)}",
             remedy="is it running (strandline serve)? say where with --bootstrap-server HOST:PORT",
         )
 
+    @property
+    def _is_plain(self) -> bool:
+        protocol = self.settings.get("security.protocol", "plaintext")
+        return protocol.lower().endswith("plaintext")
+
     def _check_login(self) -> None:
-        """Raises ToolFailure when the login is refused.
+        """Raises ToolFailure when TLS fails, or the login is refused.
 
         librdkafka would retry until a request times out, and then not report why.
         """
-        if not self.settings.get("security.protocol", "").lower().startswith("sasl"):
+        if self.settings.get("security.protocol", "plaintext").lower() == "plaintext":
             return
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
@@ -122,7 +164,7 @@ class ClusterConnection:
         settings: dict[str, Any] = {**self.client_settings(), "error_cb": errors.append}
         with settings_checked():
             admin = AdminClient(settings, logger=quiet_logger())
-        for _ in range(LOGIN_TRIES_MAX):
+        for tries in range(LOGIN_TRIES_MAX):
             try:
                 admin.list_topics(timeout=LOGIN_TRY_SECONDS)
             except KafkaException:
@@ -135,6 +177,25 @@ class ClusterConnection:
                         f"the login is refused: {error.str()}",
                         remedy="user, password and mechanism are settings: see -X",
                     )
+                # A broker that ends in the middle of a handshake is tried again.
+                if error.name() == "_SSL" or (tries >= TLS_TRIES and "SSL" in error.str()):
+                    raise ToolFailure(
+                        f"TLS fails: {error.str()}",
+                        remedy="trusted authorities, own certificate and protocol are settings:"
+                        " see -X and --command-config",
+                    )
+
+
+def _answers_by_tls(connected: socket.socket) -> bool:
+    """Whether a listener answers a request by an alert, or its end.
+
+    Each broker from Kafka 0.10 on answers this one, and librdkafka would only time out.
+    """
+    try:
+        connected.sendall(_API_VERSIONS)
+        return connected.recv(1) in (_ALERT, b"")
+    except OSError:
+        return False
 
 
 def connection_of(
@@ -150,9 +211,11 @@ def connection_of(
             given = {entry.key: entry.value for entry in read_properties(settings_file)}
         except InvalidConfig as error:
             raise WrongUse(str(error)) from None
+    chosen = dict(map(pair, settings))
     return ClusterConnection(
         bootstrap=bootstrap,
-        settings={**librdkafka_settings(given), **dict(map(pair, settings))},
+        settings={**librdkafka_settings(given), **chosen},
+        chosen=chosen,
         read_token=token_reader(given),
     )
 
@@ -212,4 +275,10 @@ def failure_of(error: KafkaError, what: str) -> ToolFailure:
     # librdkafka does not explain local timeouts; the name at least identifies them.
     reason = said if name in said else f"{said} ({name})"
     remedy = _COLLIDES if _COLLISION in said else _REMEDIES.get(name, "")
+    if name.endswith(_DENIED):
+        right = next((one for words, one in _RIGHTS.items() if what.startswith(words)), "")
+        remedy = (
+            f"the user of this connection has no right to it{f': {right}' if right else ''};"
+            " strandline acl add  gives it"
+        )
     return ToolFailure(f"{what}: {reason}", remedy=remedy)

@@ -41,7 +41,26 @@ _LEFT_OUT = (
     "ssl.protocol",
     "ssl.enabled.protocols",
     "ssl.provider",
+    "ssl.keymanager.algorithm",
+    "ssl.trustmanager.algorithm",
+    "ssl.secure.random.implementation",
+    "security.providers",
+    "sasl.kerberos.ticket.renew.window.factor",
+    "sasl.kerberos.ticket.renew.jitter",
+    "sasl.oauthbearer.header.urlencode",
     "default.api.timeout.ms",
+    "socket.connection.setup.timeout.max.ms",
+    "send.buffer.bytes",
+    "receive.buffer.bytes",
+    "auto.include.jmx.reporter",
+    "buffer.memory",
+    "max.block.ms",
+    "max.request.size",
+    "partitioner.ignore.keys",
+    "auto.offset.reset",
+    "fetch.max.wait.ms",
+    "partition.assignment.strategy",
+    "exclude.internal.topics",
     "interceptor.classes",
     "metric.reporters",
     "key.serializer",
@@ -50,7 +69,16 @@ _LEFT_OUT = (
     "value.deserializer",
 )
 _LEFT_OUT_ENDS = (".class",)
-_LEFT_OUT_BEGINNINGS = ("sasl.login.", "metrics.")
+_LEFT_OUT_BEGINNINGS = (
+    "sasl.login.",
+    "metrics.",
+    # What a broker asks of tokens; Java's clients have it too, without an effect.
+    "sasl.oauthbearer.jwks.",
+    "sasl.oauthbearer.expected.",
+    "sasl.oauthbearer.scope.claim.",
+    "sasl.oauthbearer.sub.claim.",
+    "sasl.oauthbearer.clock.skew.",
+)
 _TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
 _FILE = "file://"
 # Of a token in a file that does not say when it ends.
@@ -119,7 +147,11 @@ def _login(properties: Mapping[str, str]) -> dict[str, str]:
             "clientId": "sasl.oauthbearer.client.id",
             "clientSecret": "sasl.oauthbearer.client.secret",
             "scope": "sasl.oauthbearer.scope",
+            # Of the provider.
+            "ssl.truststore.location": "https.ca.location",
+            "ssl.truststore.certificates": "https.ca.pem",
         }
+        _trust(options)
     else:
         raise WrongUse(
             f"sasl.jaas.config: the commands do not know the login module {module}",
@@ -156,6 +188,8 @@ def _check_store(
 ) -> str:
     """Returns the type of a store. Raises WrongUse for one that librdkafka cannot read."""
     kind = properties.get(f"{name}.type", "JKS").upper()
+    if kind == "JKS" and "PKCS12" in known and _is_pkcs12(properties[f"{name}.location"]):
+        kind = "PKCS12"
     if kind not in known:
         first = "keytool -importkeystore -deststoretype pkcs12 -srckeystore STORE, and then "
         raise WrongUse(
@@ -163,3 +197,12 @@ def _check_store(
             remedy=f"convert it: {first if kind == 'JKS' else ''}{convert} -out store.pem",
         )
     return kind
+
+
+def _is_pkcs12(path: str) -> bool:
+    """Java's default is JKS, and Java reads PKCS12 with it too. That is a SEQUENCE in DER."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(1) == b"\x30"
+    except OSError:
+        return False

@@ -177,3 +177,4 @@ def add_bucket(parser: CommandParser) -> None:
 def add_bucket_access(parser: CommandParser) -> None:
     parser.add_argument("--endpoint-url", metavar="URL", help="of an S3 that is not AWS")
     parser.add_argument("--region", help="of the bucket")
+    parser.add_argument("--ca-file", metavar="FILE", help="authorities to trust, in PEM")

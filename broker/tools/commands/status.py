@@ -7,11 +7,8 @@ names the addresses, no Kafka client is needed.
 from __future__ import annotations
 
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from http.client import HTTPException
 from threading import Event
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -36,6 +33,7 @@ from strandline.broker.tools.client.health import (
 from strandline.broker.tools.client.printing import Json, print_json, say
 from strandline.broker.tools.client.tables import print_table
 from strandline.broker.tools.commands.command_parser import connect
+from strandline.broker.tools.commands.metrics_reader import METRICS_KEY, MetricsReader, Unready
 from strandline.storage.clock import SystemClock
 from strandline.storage.plurals import counted, human_bytes, human_seconds
 from strandline.storage.system.host_names import is_host_name
@@ -45,15 +43,9 @@ if TYPE_CHECKING:
 
 # As in `strandline verify`: the check ran, and found a problem.
 TROUBLE = 3
-METRICS_KEY = "strandline.metrics.listener"
-HTTP_SECONDS_MAX = 15.0
-# A page of 20,000 partitions has a few MB.
-PAGE_BYTES_MAX = 64 * 1024 * 1024
 _DAY_S = 86_400.0
 # Clears a terminal, and begins at its top.
 _CLEARED = "\x1b[2J\x1b[H"
-# Monitoring addresses are internal, so requests bypass the machine's proxy.
-_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +71,8 @@ def status(
     Prints `topics_max` topics at most, those with most at stake first; None: all, by name.
     """
     named = [(url, _checked(url)) for url in urls] or list(_of_cluster(connect(connection)))
-    seen = [_read_status(name, url) for name, url in named]
+    reader = MetricsReader(connection.settings)
+    seen = [_read_status(reader, name, url) for name, url in named]
     if as_json:
         print_json([_document(broker) for broker in seen])
     else:
@@ -121,7 +114,7 @@ def _reachable(address: str, place: BrokerAddress) -> str:
     """Replaces a wildcard address by the broker's own name, which others know."""
     parts = urlsplit(address)
     if parts.hostname in (None, "", "0.0.0.0", "::"):
-        return f"http://{place.host}:{parts.port}"
+        return f"{parts.scheme}://{place.host}:{parts.port}"
     return address
 
 
@@ -138,41 +131,20 @@ def _checked(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _read_status(name: str, url: str) -> _Seen:
-    page = Page(_get(f"{url}/metrics"))
+def _read_status(reader: MetricsReader, name: str, url: str) -> _Seen:
+    page = Page(reader.get(f"{url}/metrics"))
     if not page.has("strandline_build_info"):
         raise ToolFailure(f"{url} serves no metrics of strandline")
     try:
-        _get(f"{url}/readyz")
+        reader.get(f"{url}/readyz")
         unready = ""
-    except _Unready as error:
+    except Unready as error:
         unready = str(error)
     checks = check_broker(page, unready)
     if page.has("strandline_exposed_records"):
         now_s = SystemClock().now_ms() / 1000
         checks += [check_exposure(page), check_verified(page, now_s)]
     return _Seen(name=name, url=url, page=page, checks=checks)
-
-
-class _Unready(ToolFailure):
-    """The broker is not ready; has its reason."""
-
-
-def _get(url: str) -> str:
-    try:
-        with _OPENER.open(url, timeout=HTTP_SECONDS_MAX) as answer:
-            body: bytes = answer.read(PAGE_BYTES_MAX)
-    except urllib.error.HTTPError as error:
-        if error.code == 503:
-            raise _Unready(error.read(1000).decode(errors="replace").strip()) from None
-        raise ToolFailure(f"{url} answers {error.code}: no metrics of strandline") from None
-    except (OSError, ValueError, HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise ToolFailure(
-            f"cannot read {url}: {getattr(reason, 'strerror', None) or reason}",
-            remedy=f"is it bound where you are ({METRICS_KEY})? say where with --metrics URL",
-        ) from None
-    return body.decode(errors="replace")
 
 
 # --- printing --------------------------------------------------------------------------------

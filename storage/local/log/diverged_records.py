@@ -11,8 +11,8 @@
     7a remove the note   7b remove the folder
 
 The note holds the offsets, the leader epoch of the first one, and its new offset once that is
-known. No record is appended to these segments. `storage/tiering/partition/divergence.py` decides,
-and has steps 2 to 6.
+known. No record is appended to these segments.
+`storage/tiering/partition/lone_disk/divergence.py` decides, and has steps 2 to 6.
 """
 
 from __future__ import annotations

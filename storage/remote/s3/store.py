@@ -110,6 +110,7 @@ class S3Store:
         prefix: str = "",
         endpoint_url: str | None = None,
         region: str | None = None,
+        ca_file: str | None = None,
         deadlines: Deadlines,
         clock: Clock,
     ) -> None:
@@ -117,6 +118,7 @@ class S3Store:
         self._prefix = f"{prefix}/" if prefix else ""
         self._endpoint_url = endpoint_url
         self._region = region
+        self._ca_file = ca_file
         self._deadlines = deadlines
         self._clock = clock
         self._lock = threading.Lock()
@@ -408,7 +410,12 @@ class S3Store:
         )
         try:
             client: S3Client = session.client(
-                "s3", region_name=region, endpoint_url=self._endpoint_url, config=config
+                "s3",
+                region_name=region,
+                endpoint_url=self._endpoint_url,
+                # Each new connection reads the file, so one that is replaced is taken up.
+                verify=self._ca_file,
+                config=config,
             )
         except ValueError as error:
             raise InvalidConfig(

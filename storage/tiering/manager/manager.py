@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -43,7 +44,7 @@ from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.manager.housekeeping import Housekeeping
 from strandline.storage.tiering.manager.partition_tiering import PartitionTiering
 from strandline.storage.tiering.manager.topic_purge import TopicPurge
-from strandline.storage.tiering.manager.topic_removal import TopicRemovals
+from strandline.storage.tiering.manager.topic_removal import TopicRemovals, WaitingPartition
 from strandline.storage.tiering.manager.worker_pool import WorkerPool
 from strandline.storage.tiering.manager.workers import ArchiveWorkers
 from strandline.storage.tiering.partition.config import TieringConfig, TieringExecutors
@@ -92,8 +93,9 @@ class TieringManager:
         `on_restarted` when a log was restarted behind its archive, before it takes appends.
 
         `believed_ms` is the time by which tombstones expire; None: the clock's. `lead` is what
-        this broker is to the archives. `alterations` end the schedule's sleep
-        when the settings of a topic or the broker are altered; None: none are.
+        this broker is to the archives of the partitions that it leads; a replica follows them all.
+        `alterations` end the schedule's sleep when the settings of a topic or the broker are
+        altered; None: none are.
         """
         self.lead = lead
         self.health = StoreHealth(
@@ -165,17 +167,34 @@ class TieringManager:
         topic_info: TopicInfo,
         *,
         leader_epoch: Epoch,
+        is_leader: bool = True,
+        is_lone: bool = True,
         is_new: bool = False,
     ) -> None:
         """Makes the partition tiered. `is_new`: its topic was just created, under a new id.
 
-        `start` or the next step loads its manifest; until then only hot offsets can be read.
+        `start` or the next step loads its manifest; until then only hot offsets can be read. The
+        archive of a partition that another broker leads is left alone. `is_lone`: the partition has
+        no other replica, which would have what this disk may have lost.
         """
+        assert topic_info.topic_id == unified_log.topic_id, (topic_info, unified_log)
+        wanted = WaitingPartition(unified_log, topic_info, leader_epoch, is_leader, is_lone)
+        if not self._removals.defer(wanted):
+            self._attach(wanted, is_new=is_new)
+
+    def _attach(
+        self,
+        wanted: WaitingPartition,
+        *,
+        is_new: bool = False,
+        past: PartitionTiering | None = None,
+    ) -> None:
+        """`past` held the manifest before; it is read again before it is relied on."""
+        unified_log, topic_info = wanted.log, wanted.info
         topic_partition = unified_log.topic_partition
         assert topic_partition not in self._partitions, topic_partition
-        assert topic_info.topic_id == unified_log.topic_id, (topic_info, unified_log)
-        if self._removals.defer(unified_log, topic_info, leader_epoch):
-            return
+        lead = self.lead if wanted.is_leader else Lead.FOLLOWING
+        life = ArchiveLife(lead, wanted.leader_epoch, refuses_if_lost=self._config.refuses_if_lost)
         remote = RemoteLog(
             TopicIdPartition(
                 topic_partition.topic, unified_log.topic_id, topic_partition.partition
@@ -184,11 +203,13 @@ class TieringManager:
             reader=self._reader,
             executor=self._threads.executor,
             gate=self._gate,
-            life=ArchiveLife(self.lead, leader_epoch, refuses_if_lost=self._config.refuses_if_lost),
+            life=life,
             on_unavailable=self.health.doubt,
         )
         if is_new and not self.is_replica:
             remote.adopt(None)
+        elif past is not None and past.remote.known:
+            remote.adopt(past.remote.stored)
         unified_log.remote = remote
         unified_log.local.on_segment_closed = lambda _closed: self.wake(topic_partition)
         owner = ManifestOwner(
@@ -202,10 +223,14 @@ class TieringManager:
             health=self.health,
             changes=self.changes,
             on_restarted=self._on_restarted,
+            is_lone=wanted.is_lone,
         )
+        if past is not None:
+            life.doubt()
         partition = PartitionTiering(
             owner,
             self._workers,
+            is_replica=self.is_replica,
             health=self.health,
             retry=self._config.retry,
             counters=self.counters.setdefault(topic_partition.topic, TopicCounters()),
@@ -284,15 +309,49 @@ class TieringManager:
             if waiting.log.config.remote_storage_enable:
                 # The topic may have been altered meanwhile.
                 info = waiting.info if known is None else known.info
-                self.attach(waiting.log, info, leader_epoch=waiting.leader_epoch, is_new=True)
+                self._attach(replace(waiting, info=info), is_new=True)
 
-    def update_leader_epoch(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Sets the epoch under which this broker leads the partition; the next commit writes it."""
+    def begin_leading(
+        self, topic_partition: TopicPartition, leader_epoch: Epoch, *, is_lone: bool = True
+    ) -> None:
+        """This broker leads the partition under that epoch.
+
+        The manifest is read, and claimed, in the background: a late commit of an earlier leader
+        fails from then on.
+        """
         partition = self._partitions.get(topic_partition)
-        if partition is not None:
-            partition.owner.lead(leader_epoch)
-            self.wake(topic_partition)
-        self._removals.lead(topic_partition, leader_epoch)
+        if partition is not None and (partition.is_led or self.is_replica):
+            partition.owner.lead(leader_epoch, is_lone=is_lone)
+        elif partition is not None:
+            self._attach_again(partition, leader_epoch, is_lone=is_lone)
+        self.wake(topic_partition)
+        self._removals.elect(topic_partition, leader_epoch, is_leader=True)
+
+    def end_leading(self, topic_partition: TopicPartition) -> None:
+        """Another broker leads the partition, or nobody.
+
+        Running work commits nothing more under this broker's epoch, and none begins: no copy, no
+        deletion, no merge. The archive stays readable as far as the held manifest tells.
+        """
+        partition = self._partitions.get(topic_partition)
+        if partition is not None and partition.is_led:
+            epoch = partition.remote.life.leader_epoch
+            self._attach_again(partition, epoch, is_leader=False, is_lone=False)
+        self._removals.elect(topic_partition, None, is_leader=False)
+
+    def _attach_again(
+        self,
+        partition: PartitionTiering,
+        leader_epoch: Epoch,
+        *,
+        is_leader: bool = True,
+        is_lone: bool,
+    ) -> None:
+        """Gives the partition another life: steps of the one before change nothing of it."""
+        info = partition.owner.topic.info
+        self.detach(partition.log.topic_partition)
+        again = WaitingPartition(partition.log, info, leader_epoch, is_leader, is_lone)
+        self._attach(again, past=partition)
 
     def wake(self, topic_partition: TopicPartition) -> None:
         """Queues the partition, after a segment was closed or the log start moved."""
@@ -320,10 +379,11 @@ class TieringManager:
     def _take(self, lead: Lead) -> None:
         self.lead = lead
         for partition in self._partitions.values():
-            partition.remote.life.take(lead)
+            if partition.is_led:
+                partition.remote.life.take(lead)
 
     def may_write(self) -> bool:
-        """Returns whether the archive is known to be this broker's."""
+        """Returns whether the archives of what this broker leads are known to be its own."""
         return self.lead is Lead.CONFIRMED
 
     def note_claim(self, failure: TierError | None, refusal: TierError | None) -> None:
@@ -393,7 +453,7 @@ class TieringManager:
 
         If the outcome of a commit is unknown, it tells them to check every manifest.
         """
-        if any(partition.remote.life.in_doubt for partition in self._partitions.values()):
+        if any(one.is_led and one.remote.life.in_doubt for one in self._partitions.values()):
             self.changes.doubt()
         await self.changes.step(is_last=True)
 

@@ -10,7 +10,8 @@ One step of who leads the archive, under the partition's lock; each file numbers
     merge      small segments                                                    rewrite/merging.py
     compact    the archive of a compacted topic                               rewrite/compaction.py
 
-Who follows it takes the steps of `following.py` instead.
+A read-only replica takes the steps of `following.py` instead. Where another broker leads the
+partition there is no step: the log grows by replication, and the archive by its leader.
 
 Each kind of work has its own retries (`retry.py`): a failing delete does not delay copies.
 """
@@ -59,14 +60,16 @@ class PartitionTiering:
         health: StoreHealth,
         retry: RetryPolicy,
         counters: TopicCounters,
+        is_replica: bool = False,
     ) -> None:
+        """`is_replica`: the log is what the archive has, see `following.py`."""
         self.log = owner.log
         self.remote = owner.remote
         self._life = owner.life
         self.owner = owner
         self._health = health
         self._following: FollowingSteps | None = None
-        if self._life.is_followed:
+        if is_replica:
             self._following = FollowingSteps(self.log, self.remote, threads=owner.threads)
             self.remote.follow = self.step
         self._lock = asyncio.Lock()
@@ -104,9 +107,16 @@ class PartitionTiering:
         async with self._lock:
             await self._copies.wait_until_idle()
 
+    @property
+    def is_led(self) -> bool:
+        """Whether this broker leads the partition, and so its archive."""
+        return not self._life.is_followed
+
     async def load(self) -> None:
         """Loads the manifest if it is not known yet; a failure is recorded and retried later."""
         following = self._following
+        if following is None and not self.is_led:
+            return
         load = self.owner.load_if_needed if following is None else following.step
         async with self._lock:
             if not self._life.is_detached() and self._copying.may_try:
@@ -115,7 +125,7 @@ class PartitionTiering:
     @property
     def is_due(self) -> bool:
         """Whether there may be work; a replica waits for announced changes."""
-        return self._following is None or self._following.expectation.is_due
+        return self.is_led if self._following is None else self._following.expectation.is_due
 
     def apply_changes(self, changes: PolledChanges) -> bool:
         """As `TieringManager.apply_changes`; only for who follows the archive."""
@@ -128,6 +138,8 @@ class PartitionTiering:
         if self._following is not None:
             if self._health.is_up:
                 await self.load()
+            return False
+        if not self.is_led:
             return False
         self._exposed()
         async with self._lock:
@@ -233,8 +245,9 @@ class PartitionTiering:
 
     def _exposed(self) -> Exposure | None:
         """Returns the records that only this machine has; None while that is not known."""
-        if self._following is not None:
-            return Exposure()  # a replica has nothing that is not in the archive
+        if not self.is_led:
+            # The leader tells; and a replica has nothing that is not in the archive.
+            return Exposure()
         covered = covered_by(self.log, self.remote)
         if covered is None:
             return None

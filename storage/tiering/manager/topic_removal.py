@@ -42,6 +42,8 @@ class WaitingPartition:
     log: UnifiedLog
     info: TopicInfo
     leader_epoch: Epoch
+    is_leader: bool = True
+    is_lone: bool = True
 
 
 class TopicRemovals:
@@ -89,27 +91,32 @@ class TopicRemovals:
         """Takes a detached partition, whose topic may be purged or tiered again."""
         topic_id, number = partition.log.topic_id, partition.log.topic_partition.partition
         self._generations.setdefault(topic_id, {})[number] = partition.owner.generation
-        self._leaving.setdefault(topic_id, []).append(partition)
+        # A partition leaves at each election.
+        busy = [one for one in self._leaving.get(topic_id, ()) if not one.is_idle]
+        self._leaving[topic_id] = [*busy, partition]
 
     def past_generation(self, topic_id: TopicId, number: int) -> str:
         """Returns the generation of the partition's earlier archive; empty if it had none."""
         return self._generations.get(topic_id, {}).get(number, "")
 
-    def defer(self, unified_log: UnifiedLog, info: TopicInfo, leader_epoch: Epoch) -> bool:
+    def defer(self, wanted: WaitingPartition) -> bool:
         """Whether a partition waits to be tiered: late writes of its past archive may arrive."""
-        if info.topic_id not in self._purges and info.topic_id not in self._in_doubt:
+        topic_id = wanted.info.topic_id
+        if topic_id not in self._purges and topic_id not in self._in_doubt:
             # A late upload of the earlier archive is deleted as an orphan.
-            self._purged_once.pop(info.topic_id, None)
+            self._purged_once.pop(topic_id, None)
             return False
-        waiting = self._waiting.setdefault(info.topic_id, [])
-        if all(known.log is not unified_log for known in waiting):
-            waiting.append(WaitingPartition(unified_log, info, leader_epoch))
+        waiting = self._waiting.setdefault(topic_id, [])
+        if all(known.log is not wanted.log for known in waiting):
+            waiting.append(wanted)
         return True
 
     def wait(self, topic_id: TopicId, partitions: Iterable[PartitionTiering]) -> None:
         """Lets partitions wait that were tiered before a purge of an earlier run was found."""
-        owners = [partition.owner for partition in partitions]
-        again = [WaitingPartition(o.log, o.topic.info, o.life.leader_epoch) for o in owners]
+        again = [
+            WaitingPartition(one.log, one.owner.topic.info, one.owner.life.leader_epoch, one.is_led)
+            for one in partitions
+        ]
         if again:
             self._waiting[topic_id] = again
 
@@ -117,11 +124,15 @@ class TopicRemovals:
         """Drops the waiting partitions of a topic that is not to be tiered any more."""
         self._waiting.pop(topic_id, None)
 
-    def lead(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Sets the leader epoch of a waiting partition."""
+    def elect(
+        self, topic_partition: TopicPartition, leader_epoch: Epoch | None, *, is_leader: bool
+    ) -> None:
+        """Sets the lead of a waiting partition; None keeps the epoch."""
         for waiting in (one for some in self._waiting.values() for one in some):
             if waiting.log.topic_partition == topic_partition:
-                waiting.leader_epoch = leader_epoch
+                waiting.is_leader = is_leader
+                if leader_epoch is not None:
+                    waiting.leader_epoch = leader_epoch
 
     # --- purges ------------------------------------------------------------------------------
 

@@ -6,9 +6,9 @@ Every commit is a compare-and-swap. If its outcome is unknown, the manifest is r
 any other work; its content tells whether the commit succeeded.
 
 A disk without records that the bucket lacks claims the manifest under its own leader epoch. A disk
-that ends below the archive restarts behind it (`local_restart.py`), and re-appends its diverged
-records there (`divergence.py`). While the owner of the archive is unknown, neither happens: the
-manifest is only read, and a disk that ends below the archive takes no records.
+that ends below the archive restarts behind it (`local_restart.py`); without other replicas, it
+re-appends its diverged records there (`lone_disk/`). While the owner of the archive is unknown,
+neither happens: the manifest is only read, and a disk that ends below the archive takes no records.
 
 The steps of the partition (copy, merge, compact, expire) decide what is committed;
 `PartitionTiering` calls them one at a time.
@@ -28,14 +28,11 @@ from strandline.storage.crash_points import (
 from strandline.storage.errors import (
     AccessDenied,
     CorruptFile,
-    StorageError,
     StoreFull,
-    TierUnavailable,
 )
 from strandline.storage.local.log import diverged_records
 from strandline.storage.local.log_dirs import missing_folder_mark
 from strandline.storage.model import Epoch, TopicIdPartition
-from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.remote.keys import manifest_key
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.manifest import Manifest, new_generation
@@ -44,14 +41,9 @@ from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.changes.change_writer import ChangeWriter
 from strandline.storage.tiering.log.remote_log import RemoteLog
 from strandline.storage.tiering.log.unified_log import UnifiedLog
-from strandline.storage.tiering.partition.divergence import (
-    bucket_end,
-    own_start,
-    re_append,
-    take_away_own,
-)
 from strandline.storage.tiering.partition.local_restart import restart_behind
-from strandline.storage.tiering.partition.lost_markers import end_open_transaction, is_committed
+from strandline.storage.tiering.partition.lone_disk.divergence import bucket_end, own_start
+from strandline.storage.tiering.partition.lone_disk.lone_disk import LoneDisk
 from strandline.storage.tiering.partition.older_manifest import compare_folder
 from strandline.storage.tiering.partition.topic_registration import TopicRegistration
 from strandline.storage.tiering.policy.archive_state import ArchiveState
@@ -76,10 +68,11 @@ class ManifestOwner:
         health: StoreHealth,
         changes: ChangeWriter,
         on_restarted: Callable[[], None],
+        is_lone: bool = True,
     ) -> None:
         """`past_generation` is that of the partition's earlier archive; empty: unknown. `changes`
         announces commits to replicas. `on_restarted` is called when the log was restarted behind
-        the archive, before it takes appends.
+        the archive, before it takes appends. `is_lone`: the partition has no other replica.
         """
         self.log = unified_log
         self.remote = remote
@@ -91,19 +84,31 @@ class ManifestOwner:
         self._changes = changes
         self._on_restarted = on_restarted
         self._past_generation = past_generation
+        self._lone_disk: LoneDisk | None = None
+        self._note_replicas(is_lone=is_lone)
         # The folder of the log was missing at a start.
         self.life.is_past_unknown = missing_folder_mark.is_marked(unified_log.local.directory)
-        if diverged_records.is_any(unified_log.local.directory):
+        if is_lone and diverged_records.is_any(unified_log.local.directory):
             # After a crash the log takes no appends until they are back.
             self.life.move(ArchiveState.SETTING_ASIDE)
         elif remote.known and not self.life.is_past_unknown:
             self.life.move(ArchiveState.OWNED)
 
-    def lead(self, leader_epoch: Epoch) -> None:
+    def _note_replicas(self, *, is_lone: bool) -> None:
+        lone_disk = LoneDisk(self.log, threads=self.threads, life=self.life)
+        self._lone_disk = lone_disk if is_lone else None
+
+    def lead(self, leader_epoch: Epoch, *, is_lone: bool = True) -> None:
         """Owns the manifest under this epoch from now on, unless it has a higher one."""
+        self._note_replicas(is_lone=is_lone)
         self.life.leader_epoch = leader_epoch
         if not self.life.is_followed:
             self.life.doubt()
+
+    @property
+    def is_lone(self) -> bool:
+        """Whether the partition has no other replica."""
+        return self._lone_disk is not None
 
     @property
     def generation(self) -> str:
@@ -121,9 +126,9 @@ class ManifestOwner:
     async def load_if_needed(self) -> None:
         """Reads the manifest if it is unknown or in doubt, and claims it or only reads by it.
 
-        Diverged records of this disk are set aside before the claim and re-appended after it: steps
-        1 to 7 of `divergence.py`. When the extent of the archive is known, the mark of a missing
-        folder is removed.
+        Diverged records of a lone disk are set aside before the claim and re-appended after it:
+        steps 1 to 7 of `lone_disk/divergence.py`. When the extent of the archive is known, the mark
+        of a missing folder is removed.
 
         Raises StorageError; every adopted manifest is durable.
         """
@@ -202,8 +207,14 @@ class ManifestOwner:
             return
         manifest = None if stored is None else stored.manifest
         if self.life.has_set_aside or (manifest is not None and self._has_own_past(manifest)):
+            if self._lone_disk is None:
+                self._block()
+                raise CorruptFile(
+                    f"{manifest_key(self.remote.partition)}: the archive has other records than"
+                    " this replica, which was elected without those of the leader before it"
+                )
             self.life.move(ArchiveState.SETTING_ASIDE)
-            await take_away_own(self.log, manifest, threads=self.threads, life=self.life)
+            await self._lone_disk.take_away_own(manifest)
 
     async def _claim(self, stored: StoredManifest | None) -> StoredManifest | None:
         """Claims the manifest under this broker's epoch if it must; returns the current one."""
@@ -361,11 +372,12 @@ class ManifestOwner:
             self.life.move(ArchiveState.RESTARTING)
         if manifest is not None:
             await self._restart_behind(manifest)
-            await self._end_as_archived(manifest)
-        if self.life.has_set_aside:
+            if self._lone_disk is not None:
+                await self._lone_disk.end_as_archived(manifest)
+        if self._lone_disk is not None and self.life.has_set_aside:
             self.life.move(ArchiveState.RE_APPENDING)
             crash_point(GIVE_BACK_AFTER_RESTART)
-            await re_append(self.log, threads=self.threads, life=self.life)
+            await self._lone_disk.re_append()
 
     async def _restart_behind(self, manifest: Manifest) -> None:
         """Restarts the log behind the archive, and tells who has to know, also after a failure."""
@@ -376,44 +388,6 @@ class ManifestOwner:
             if self.log.end_offset > end_offset:
                 local.note_archived_records()
                 self._on_restarted()
-
-    async def _end_as_archived(self, manifest: Manifest) -> None:
-        """Writes the lost markers of transactions that began in archived segments.
-
-        Readers of the archive have seen their outcomes. An archive that may be another broker's
-        tells nothing: it may have other records at these offsets.
-        """
-        life = self.life
-        is_ours = life.lead is Lead.CONFIRMED and manifest.leader_epoch <= life.leader_epoch
-        if not is_ours:
-            return
-        for opened in self.log.local.producers.open_entries():
-            if opened.transaction_first_offset >= manifest.end_offset:
-                return
-            call = partial(
-                is_committed,
-                self.threads.store,
-                manifest,
-                opened.producer_id,
-                opened.transaction_first_offset,
-            )
-            try:
-                outcome = await self.threads.run(call)
-            except TierUnavailable:
-                raise
-            except StorageError:
-                # It would fail again. The log has to take appends, and the coordinator decides.
-                continue
-            if self.life.is_detached():
-                return
-            if outcome is None:
-                continue
-            end_open_transaction(
-                self.log.local,
-                opened,
-                MarkerType.COMMIT if outcome else MarkerType.ABORT,
-                leader_epoch=self.life.leader_epoch,
-            )
 
     def __repr__(self) -> str:
         return f"<ManifestOwner {self.remote!r} {self.life!r}>"

@@ -34,10 +34,10 @@
     CONFIRMED        yes     yes     yes
     UNKNOWN          yes      -       -
     LOST             yes      -       -      producers may be refused
-    FOLLOWING         -      yes      -      its log grows with the archive alone (following.py)
+    FOLLOWING         -      yes      -      its log grows by what the leader, or the archive, has
 
 Invariant: only the steps of the lead move it, `ManifestOwner`'s or `FollowingSteps`. Each
-attachment of a partition has a life of its own, so that a step that outlives its attachment changes
+attachment of a partition, and each lead, has a life of its own: a step that outlives it changes
 nothing of the next one.
 """
 
@@ -138,10 +138,12 @@ class ArchiveLife:
         )
 
     def refuse(self, origin: AppendOrigin) -> None:
-        """Refuses an append. Raises ReadOnlyReplica for any, ArchiveLost for a producer's alone."""
-        if self.is_followed:
+        """Refuses an append. Raises ReadOnlyReplica for any that is no copy of the leader's log,
+        ArchiveLost for a producer's alone.
+        """
+        if self.is_followed and origin is not AppendOrigin.REPLICATION:
             raise ReadOnlyReplica
-        if origin not in _OWN_ORIGINS:
+        if self.lead is Lead.LOST and origin not in _OWN_ORIGINS:
             raise ArchiveLost("the archive is another broker's: strandline docs runbooks/copying")
 
     @property
@@ -214,7 +216,7 @@ class ArchiveLife:
 
     @property
     def is_followed(self) -> bool:
-        """Whether another broker writes the archive, and this one is a replica."""
+        """Whether another broker writes the archive."""
         return self.lead is Lead.FOLLOWING
 
     # A method, since it is asked again after each wait: mypy takes a property for what it was.

@@ -4,7 +4,12 @@
        |            |
        +------------+--> LOST    it continues with another broker's: a clone of this one, or the
                                  original of which this one is a backup
-    FOLLOWING                    another broker writes the archive, and this one is its replica
+    FOLLOWING                    another broker writes the archive: it leads the partition, or this
+                                 one is a read-only replica
+
+Each partition's archive has its own, for the time of one lead: the broker that was elected leads
+under its leader epoch, and writes it into the manifest before anything else. So a later commit of
+an earlier leader fails, and nothing is deleted by what that one knew.
 
 Two brokers with one identity lead under the same epochs, so no manifest can tell them apart; but
 only one of their starts is in the bucket. Above their common past the archive's offsets belong to

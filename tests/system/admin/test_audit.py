@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from strandline.broker.audit.record import TRAFFIC_S
+from strandline.broker.audit.record import MINUTE_S
 from tests.support.broker import BrokerProcess
 from tests.support.users import (
     ALICE,
@@ -87,6 +88,8 @@ def use(broker: BrokerProcess) -> None:
         wrong.list_topics(timeout=2)
     (deleted,) = admin.delete_topics(["t"]).values()
     deleted.result(60)
+    producer.produce("made", b"by the first record")
+    assert producer.flush(60) == 0
 
 
 def of(lines: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
@@ -99,14 +102,16 @@ def test_logins_are_recorded_with_user_mechanism_and_address(lines: list[dict[st
     assert {(one["principal"], one["mechanism"], one["address"]) for one in accepted} == {
         ("User:alice", "PLAIN", "127.0.0.1")
     }
-    (refused,) = [line for line in logins if line["result"] == "refused"]
+    # The client tried more than once.
+    refused, *counts = [line for line in logins if line["result"] == "refused"]
+    assert all("not_recorded" in line for line in counts)
     assert (refused["principal"], refused["listener"]) == ("User:alice", "CLIENTS")
 
 
 def test_each_change_is_recorded_with_who_made_it(lines: list[dict[str, Any]]) -> None:
     changes = of(lines, "change")
     assert {one["principal"] for one in changes} == {"User:alice"}
-    created, altered, refused, user, deleted = changes
+    created, altered, refused, user, deleted, made = changes
     assert (created["request"], created["topic"], created["partitions"], created["error"]) == (
         "CreateTopics",
         "t",
@@ -119,15 +124,32 @@ def test_each_change_is_recorded_with_who_made_it(lines: list[dict[str, Any]]) -
     assert refused["error"] == "INVALID_CONFIG"
     assert (user["user"], user["password"], user["mechanism"]) == ("dora", "set", "SCRAM-SHA-512")
     assert (deleted["request"], deleted["topic"]) == ("DeleteTopics", "t")
+    # By a producer that asked for a topic which was not there.
+    assert (made["request"], made["topic"], made["error"]) == ("Metadata", "made", "NONE")
 
 
 def test_what_a_user_read_and_wrote_is_summed(lines: list[dict[str, Any]]) -> None:
     """The broker stopped within a minute: its last lines have what was not told yet."""
-    assert TRAFFIC_S > 30
+    assert MINUTE_S > 30
     sums = [(one["principal"], one["topic"]) for one in of(lines, "traffic")]
-    assert set(sums) == {("User:alice", "t")}
+    assert set(sums) == {("User:alice", "t"), ("User:alice", "made")}
     assert sum(one["written_bytes"] for one in of(lines, "traffic")) > 5000
     assert sum(one["read_bytes"] for one in of(lines, "traffic")) > 5000
+
+
+def test_no_client_fails_while_the_folder_of_the_record_is_gone(tmp_path: Path) -> None:
+    file = tmp_path / "logs" / "audit.json"
+    file.parent.mkdir()
+    settings = {**SETTINGS, "strandline.audit.file": str(file)}
+    with BrokerProcess(tmp_path, settings=settings) as broker:
+        shutil.rmtree(file.parent)
+        admin = AdminClient(librdkafka_login(listener_ports(broker)["CLIENTS"], ALICE, PASSWORD))
+        (created,) = admin.create_topics([NewTopic("t", 1)]).values()
+        created.result(60)
+        file.parent.mkdir()
+        broker.stop()
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert "CreateTopics" in {line.get("request") for line in lines}
 
 
 def test_a_record_that_cannot_be_written_refuses_the_start(tmp_path: Path) -> None:

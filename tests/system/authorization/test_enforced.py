@@ -8,9 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from strandline.broker.handlers.admin.acls import CREATED_AT_ONCE_MAX, NAMELESS_FILTERS_MAX
 from strandline.broker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+)
+from strandline.broker.protocol.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
 )
 from strandline.broker.protocol.messages.delete_topics import (
     DeleteTopicsRequest,
@@ -42,6 +48,7 @@ from strandline.broker.protocol.messages.produce import (
 )
 from strandline.broker.security.acl import AclPermission, PatternType
 from tests.support.broker import eventually
+from tests.support.metrics import METRICS_ON, metric, samples
 from tests.support.wire import WireClient
 from tests.system.authorization.rights import right, rights
 from tests.system.authorization.world import World, logged_in, ruled_broker
@@ -65,7 +72,7 @@ LONG_MS = 60_000
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with ruled_broker(tmp_path_factory.mktemp("broker")) as made:
+    with ruled_broker(tmp_path_factory.mktemp("broker"), **METRICS_ON) as made:
         for topic in ("t", "u", "eu.a", "eu.b"):
             create_topic(made.admin, topic)
         yield made
@@ -308,6 +315,31 @@ def test_rights_are_those_of_the_user_and_not_of_the_connection(
         assert described(admin, "t")["t"].error_code == 0
 
 
+def test_more_rules_than_one_step_takes_are_made_by_one_request(
+    world: World, nobody: WireClient
+) -> None:
+    world.allow_only([])
+    world.allow([right(f"TOPIC many-{number} READ") for number in range(CREATED_AT_ONCE_MAX + 5)])
+    names = [f"many-{number}" for number in (0, CREATED_AT_ONCE_MAX + 4, CREATED_AT_ONCE_MAX + 5)]
+    assert [described(nobody, name)[name].error_code for name in names] == [3, 3, DENIED]
+    world.allow_only([])
+
+
+def test_filters_that_look_at_every_rule_are_few_in_one_request(world: World) -> None:
+    nameless = DeleteAclsFilter(
+        resource_type_filter=2,
+        pattern_type_filter=PatternType.ANY,
+        principal_filter="User:nobody",
+        operation=1,
+        permission_type=1,
+    )
+    named = nameless.replaced(resource_name_filter="x")
+    filters = [nameless] * (NAMELESS_FILTERS_MAX + 1) + [named] * 30
+    answer = world.admin.ask(DeleteAclsRequest(filters=filters), DeleteAclsResponse, 3)
+    codes = [one.error_code for one in answer.filter_results]
+    assert codes == [0] * NAMELESS_FILTERS_MAX + [42] + [0] * 30
+
+
 # --- pages -----------------------------------------------------------------------------------
 
 
@@ -410,3 +442,21 @@ def test_a_denial_is_in_the_log_once_with_who_and_what(world: World, nobody: Wir
     assert len(lines) == 1
     for word in ("User:ANONYMOUS", "127.0.0.1", "WRITE", "LITERAL:quiet"):
         assert word in lines[0]
+
+
+def test_denials_and_rules_are_counted(world: World, nobody: WireClient) -> None:
+    world.allow_only([right("TOPIC t READ")])
+
+    def denied() -> float:
+        name = "strandline_authorization_denied_total"
+        found = samples(world.broker, name)
+        return found.get((("operation", "DELETE"), ("resource", "TOPIC")), 0)
+
+    before = denied()
+    doomed = DeleteTopicsRequest(topic_names=["t", "none"], timeout_ms=1000)
+    for _ in range(3):
+        nobody.ask(doomed, DeleteTopicsResponse, 4)
+    assert denied() == before + 6
+    rules = metric(world.broker, "strandline_acls")
+    world.allow([right("TOPIC u READ")])
+    assert metric(world.broker, "strandline_acls") == rules + 1

@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from kafka import KafkaProducer
 from kafka.errors import KafkaError as PythonError
 
+from strandline.broker.cli import main
 from tests.support.broker import BrokerProcess, faultless_broker
 from tests.support.certificates import Authority
 from tests.support.kafka_python import KafkaConsumer
@@ -192,6 +193,43 @@ def test_a_client_without_a_certificate_of_the_authority_is_told_why(
 def test_a_client_that_does_not_trust_the_broker_stays_away(encrypted: Encrypted) -> None:
     settings = {**encrypted.librdkafka("SSL"), "ssl.ca.location": encrypted.file("foreign.pem")}
     assert "verif" in refusal_of(settings)
+
+
+@pytest.mark.parametrize(
+    ("listener", "changes", "reason"),
+    [
+        ("SSL", {"ssl.ca.location": "foreign.pem"}, "verif"),
+        ("SASL_SSL", {"ssl.ca.location": "foreign.pem"}, "verif"),
+        ("MTLS", {"ssl.certificate.location": "", "ssl.key.location": ""}, "certificate required"),
+    ],
+)
+def test_a_command_of_ours_says_at_once_that_tls_fails_and_why(
+    encrypted: Encrypted,
+    capsys: pytest.CaptureFixture[str],
+    listener: str,
+    changes: dict[str, str],
+    reason: str,
+) -> None:
+    settings = encrypted.librdkafka(listener)
+    bootstrap = settings.pop("bootstrap.servers")
+    settings |= {name: file and encrypted.file(file) for name, file in changes.items()}
+    words = [word for name in settings for word in ("-X", f"{name}={settings[name]}")]
+    assert main(["topic", "list", "-b", bootstrap, *words]) == 1
+    told = capsys.readouterr().err
+    assert "TLS fails" in told
+    assert reason in told
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_PLAINTEXT"])
+def test_a_command_of_ours_without_tls_is_told_at_once_what_it_needs(
+    encrypted: Encrypted, capsys: pytest.CaptureFixture[str], protocol: str
+) -> None:
+    bootstrap = f"127.0.0.1:{encrypted.ports['SASL_SSL']}"
+    words = [
+        word for one in (f"security.protocol={protocol}", "client.id=x") for word in ("-X", one)
+    ]
+    assert main(["topic", "list", "-b", bootstrap, *words]) == 1
+    assert "without TLS" in capsys.readouterr().err
 
 
 def test_a_client_without_tls_is_refused(encrypted: Encrypted) -> None:

@@ -5,7 +5,8 @@
     1 record    librdkafka, kafka-python and aiokafka work through a proxy that keeps their frames:
                 producers, consumers in groups, admin clients; frames of every API and version that
                 is served, as `frames` makes them, come on top
-    2 fire      threads send mutated frames; each waits until the broker has dealt with its own
+    2 fire      threads send mutated frames; each waits until the broker has dealt with its own. A
+                third of them goes to listeners of TLS and of OAUTHBEARER (`listeners.py`)
     3 watch     an ordinary client produces and reads all the while; memory, log and process are
                 looked at each second, and what the mutations created is deleted now and then
 
@@ -36,11 +37,14 @@ from tests.support.broker import REPOSITORY, BrokerProcess
 from tests.support.wire import WireClient
 from tests.system.calls import append, batch, create_topic, end_offset, read_all
 from tests.system.fuzz.frames import recorded_frames
+from tests.system.fuzz.listeners import Listeners
 from tests.system.fuzz.mutations import fire, mutated
 
 # A broker that has seen everything once may grow by this much: caches fill up to their bounds.
 GROWTH_MIB_MAX = 256.0
 FIRING_THREADS = 3
+# The share of what is sent that goes to them.
+OTHER_LISTENERS = 1 / 3
 # Frames of one API and version that are kept; clients repeat themselves.
 FRAMES_PER_VERSION_MAX = 12
 FRAME_BYTES_MAX = 64 * 1024
@@ -210,8 +214,11 @@ class Failed(Exception):
 class Fire:
     """Threads that send mutated frames until they are told to stop."""
 
-    def __init__(self, broker: BrokerProcess, frames: Sequence[bytes], seed: int) -> None:
+    def __init__(
+        self, broker: BrokerProcess, listeners: Listeners, frames: Sequence[bytes], seed: int
+    ) -> None:
         self._broker = broker
+        self._listeners = listeners
         self._frames = frames
         self._stop = threading.Event()
         self.sent_count = 0
@@ -232,10 +239,13 @@ class Fire:
 
     def _run(self, generator: random.Random) -> None:
         while not self._stop.is_set():
-            frame = mutated(generator, self._frames)
-            self.last.append(frame)
             try:
-                fire(self._broker.port, frame)
+                if generator.random() < OTHER_LISTENERS:
+                    self.last.append(self._listeners.fire(generator, self._frames))
+                else:
+                    frame = mutated(generator, self._frames)
+                    self.last.append(frame)
+                    fire(self._broker.port, frame)
             except OSError:
                 time.sleep(0.05)  # Refused; `watch` finds out why.
             self.sent_count += 1
@@ -316,8 +326,10 @@ def run(seconds: float, seed: int, console: Console) -> None:
     """Raises Failed."""
     recorder = Recorder()
     with tempfile.TemporaryDirectory(prefix="strandline-fuzz-") as name:
+        listeners = Listeners(Path(name) / "listeners")
         settings = {
             **SETTINGS,
+            **listeners.settings,
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{recorder.port}",
         }
         with BrokerProcess(Path(name), settings=settings) as broker:
@@ -328,11 +340,12 @@ def run(seconds: float, seed: int, console: Console) -> None:
             frames = [*record(recorder, console), *recorded_frames()]
             kinds = Counter(struct.unpack_from(">h", frame, 4)[0] for frame in frames)
             console.print(f"{len(frames)} frames of {len(kinds)} APIs; seed {seed}")
+            listeners.log_in()
             for frame in frames:
                 fire(broker.port, frame)
             before_mib = broker.resident_mib()
             ordinary = Ordinary(broker)
-            firing = Fire(broker, frames, seed)
+            firing = Fire(broker, listeners, frames, seed)
             firing.start()
             try:
                 watch(broker, ordinary, firing, before_mib, seconds, console)
@@ -345,6 +358,7 @@ def run(seconds: float, seed: int, console: Console) -> None:
             finally:
                 firing.stop()
             check(broker, before_mib)
+            listeners.log_in()
             with WireClient(broker.port) as client:
                 assert len(read_all(client, ORDINARY)) == ordinary.written_count
             console.print(

@@ -30,6 +30,7 @@ from tests.system.calls import (
     produce,
 )
 from tests.system.fuzz.frames import TOPIC, recorded_frames
+from tests.system.fuzz.listeners import Listeners
 from tests.system.fuzz.mutations import fire, mutated
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
@@ -37,12 +38,21 @@ pytestmark = [pytest.mark.slow, pytest.mark.crash]
 SEED = int(os.environ.get("STRANDLINE_FUZZ_SEED", "20260131"))
 ROUNDS = int(os.environ.get("STRANDLINE_FUZZ_ROUNDS", "4"))
 BATCH_CASES = 150
+SEALED_CASES = 100 * ROUNDS
 GROWTH_MIB_MAX = 48
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with BrokerProcess(tmp_path_factory.mktemp("target"), settings=KEEP_EVERYTHING) as running:
+def listeners(tmp_path_factory: pytest.TempPathFactory) -> Listeners:
+    return Listeners(tmp_path_factory.mktemp("listeners"))
+
+
+@pytest.fixture(scope="module")
+def target(
+    listeners: Listeners, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerProcess]:
+    settings = {**KEEP_EVERYTHING, **listeners.settings}
+    with BrokerProcess(tmp_path_factory.mktemp("target"), settings=settings) as running:
         with WireClient(running.port) as client:
             create_topic(client, TOPIC, 2)
             append(client, TOPIC, batch(10))
@@ -89,6 +99,23 @@ def test_mutated_requests_neither_stop_nor_bloat_the_broker(target: BrokerProces
     assert target.resident_mib() - before_mib < GROWTH_MIB_MAX
     with WireClient(target.port) as client:
         assert end_offset(client, TOPIC) >= 10
+
+
+def test_what_is_mutated_at_listeners_of_tls_and_tokens_neither_stops_nor_bloats_the_broker(
+    target: BrokerProcess, listeners: Listeners
+) -> None:
+    frames = recorded_frames()
+    generator = random.Random(SEED)
+    detector = FaultDetector(target)
+    listeners.log_in()
+    for frame in frames:
+        fire(target.port, frame)
+    before_mib = target.resident_mib()
+    for _ in range(SEALED_CASES):
+        detector.check(listeners.fire(generator, frames))
+    listeners.log_in()
+    assert_serves(target.port)
+    assert target.resident_mib() - before_mib < GROWTH_MIB_MAX
 
 
 def mutated_batch(generator: random.Random) -> bytes:

@@ -22,7 +22,7 @@ class LeftOpen:
         """Iterates over the transactions that an unclean stop, or a lost disk, left open."""
         # Those of a lost coordinator are open everywhere, also after a clean stop.
         is_any = TRANSACTION_TOPIC in self._replicas.topics_with_loss
-        for partition in self._replicas.partitions():
+        for partition in self._replicas.led():
             local = partition.log.local
             if is_any or local.may_lack_markers:
                 for opened in open_transactions(local):
@@ -44,7 +44,7 @@ class LeftOpen:
     async def producers_above(self, epochs: Mapping[int, int]) -> set[int]:
         """Returns the producers that have a greater epoch in a partition than `epochs` says."""
         found: set[int] = set()
-        async for partition in in_turns(self._replicas.partitions()):
+        async for partition in in_turns(self._replicas.led()):
             entries = partition.log.local.producers.entries
             if entries:
                 shared = entries.keys() & epochs.keys()

@@ -73,30 +73,30 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not authorizer.access(f"User:{number}", HOST).may(READ, TOPIC, "t")
         assert len(access._known) <= 11
         assert len(authorizer._accesses) <= 11
+    for number in range(100):
+        access.may(READ, TOPIC, "t" * 192 + str(number))
+        assert sum(len(name) for _, name in access._known) < 1000
     long_name = "t" * 1000
     assert access.may(READ, TOPIC, long_name)
     assert (TOPIC, long_name) not in access._known
 
 
-def test_a_denial_is_told_with_its_rule_and_a_look_is_not() -> None:
+def test_a_denial_is_told_and_counted_and_a_look_is_not() -> None:
     told: list[Denial] = []
     denied = rule(WRITE, "t", permission=AclPermission.DENY)
-    access = authorizer_of([denied], told=told).access(ALICE, HOST)
+    authorizer = authorizer_of([denied], told=told)
+    access = authorizer.access(ALICE, HOST)
     assert not access.shows(WRITE, TOPIC, "t")
     assert told == []
     assert not access.may(WRITE, TOPIC, "t")
     assert not access.may_cluster(AclOperation.ALTER)
+    cluster = ResourceKind.CLUSTER
     assert told == [
-        Denial(principal=ALICE, host=HOST, operation=WRITE, kind=TOPIC, name="t", rule=denied),
-        Denial(
-            principal=ALICE,
-            host=HOST,
-            operation=AclOperation.ALTER,
-            kind=ResourceKind.CLUSTER,
-            name="kafka-cluster",
-            rule=None,
-        ),
+        Denial(principal=ALICE, host=HOST, operation=WRITE, kind=TOPIC, name="t"),
+        Denial(ALICE, HOST, operation=AclOperation.ALTER, kind=cluster, name="kafka-cluster"),
     ]
+    assert [authorizer.rule_of(one) for one in told] == [denied, None]
+    assert authorizer.denied_counts == {(TOPIC, WRITE): 1, (cluster, AclOperation.ALTER): 1}
 
 
 def test_without_an_authorizer_everything_is_allowed() -> None:

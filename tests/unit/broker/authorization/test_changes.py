@@ -78,14 +78,45 @@ FILTERS = st.builds(
 )
 
 
-@given(st.lists(RULES, max_size=8, unique=True), FILTERS)
-def test_a_filter_finds_what_it_matches_also_if_that_can_be_only_one(
-    rules: list[Acl], wanted: AclFilter
+@given(st.lists(RULES, max_size=8, unique=True), st.lists(FILTERS, max_size=4))
+def test_each_filter_finds_what_it_matches_also_if_that_can_be_only_one(
+    rules: list[Acl], filters: list[AclFilter]
 ) -> None:
     image = image_of(rules)
-    assert list(changes.find(image, wanted)) == [acl for acl in rules if wanted.matches(acl)]
-    for acl in rules:
-        assert list(changes.find(image, AclFilter(*acl))) == [acl]
+    assert changes.find(image, filters) == [
+        [acl for acl in rules if wanted.matches(acl)] for wanted in filters
+    ]
+    exact = [AclFilter(*acl) for acl in rules]
+    assert changes.find(image, exact) == [[acl] for acl in rules]
+
+
+def test_many_filters_with_names_do_not_look_at_each_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = [rule(AclOperation.READ, f"t{number}") for number in range(1000)]
+    rules += [
+        rule(AclOperation.READ, f"p{number}.", pattern=PatternType.PREFIXED)
+        for number in range(1000)
+    ]
+    image = image_of(rules)
+    looks: list[Acl] = []
+    matches = AclFilter.matches
+
+    def counted(self: AclFilter, acl: Acl) -> bool:
+        looks.append(acl)
+        return matches(self, acl)
+
+    monkeypatch.setattr(AclFilter, "matches", counted)
+    filters = [
+        AclFilter(name=name, pattern=pattern)
+        for number in range(500)
+        for name, pattern in (
+            (f"t{number}", PatternType.ANY),
+            (f"p{number}.x", PatternType.MATCH),
+            (f"none{number}", PatternType.MATCH),
+        )
+    ]
+    found = changes.find(image, filters)
+    assert sum(map(len, found)) == 1000
+    assert len(looks) == 1000
 
 
 def test_a_match_finds_the_patterns_of_a_resource() -> None:

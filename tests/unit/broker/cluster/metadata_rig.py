@@ -34,9 +34,15 @@ def opened(
     *,
     cluster_id: str = CLUSTER,
     snapshot_interval: int = 4,
+    intervals_max: int = 1,
 ) -> MetadataLog:
+    """A snapshot follows every `snapshot_interval` entries, however large it is."""
     metadata = MetadataLog(
-        store, mirror, cluster_id=cluster_id, snapshot_interval=snapshot_interval
+        store,
+        mirror,
+        cluster_id=cluster_id,
+        snapshot_interval=snapshot_interval,
+        intervals_max=intervals_max,
     )
     metadata.load()
     return metadata

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
@@ -15,7 +15,7 @@ from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
-from strandline.storage.model import Offset
+from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from tests.unit.broker.cluster.controlled import since_nothing, with_topic
 from tests.unit.storage.local.builders import PARTITION, TOPIC_ID
@@ -28,16 +28,24 @@ async def serving(dirs: LogDirs, disk: Executor, *, partitions: int) -> ReplicaM
     return replicas
 
 
-async def serving_nothing(dirs: LogDirs, disk: Executor) -> ReplicaManager:
-    """After its start, without a topic."""
+async def serving_nothing(
+    dirs: LogDirs,
+    disk: Executor,
+    *,
+    found: Mapping[TopicPartition, LocalLog] | None = None,
+    image: MetadataImage | None = None,
+) -> ReplicaManager:
+    """Node 1 after its start, without a topic, or with an image and the logs of it."""
     replicas = ReplicaManager(
         dirs,
         LocalTier({}, lookups=disk),
+        node_id=1,
+        found=found,
         topic_defaults=dict,
         folders=FolderWork(lambda _: disk),
         syncs=lambda _: disk,
     )
-    await replicas.follow(*since_nothing(MetadataImage()))
+    await replicas.follow(*since_nothing(image or MetadataImage()))
     return replicas
 
 

@@ -123,6 +123,7 @@ async def replicas(publications: Iterable[Publication]) -> object:
         served = ReplicaManager(
             dirs,
             BothTiers(manager, {}, lookups=disk),
+            node_id=1,
             topic_defaults=dict,
             folders=FolderWork(lambda _: disk),
             syncs=lambda _: disk,

@@ -149,7 +149,7 @@ def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
         ("max.connections.per.ip.overrides=10.0.0.1", "expected address:count"),
         ("max.connections.per.ip.overrides=localhost:4", "expected address:count"),
         ("strandline.metrics.listener=127.0.0.1:9404", "expected NAME://host:port"),
-        ("strandline.metrics.listener=https://127.0.0.1:9404", "expected http://host:port"),
+        ("strandline.metrics.listener=ftp://127.0.0.1:9404", "expected http://host:port"),
         ("rsm.config.chunk.size=1", "has its own remote tier"),
     ],
 )

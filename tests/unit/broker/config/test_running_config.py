@@ -36,6 +36,21 @@ def test_stored_keys_that_cannot_be_applied_are_left_out(caplog: pytest.LogCaptu
     assert caplog.text.count("stored configuration not applied") == 2
 
 
+def test_stored_passwords_of_other_brokers_are_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Kafka stores values of type PASSWORD as they are."""
+    secret = "correct horse"
+    stored = {
+        "listener.name.tls.ssl.keystore.password": secret,
+        "listener.name.tls.gssapi.sasl.jaas.config": secret,
+        "max.connections": "many",
+    }
+    altered(stored, {})
+    fields = [one.fields for one in caplog.records if "not applied" in one.message]  # type: ignore[attr-defined]
+    assert len(fields) == 3
+    assert secret not in str(fields)
+    assert "many" in str(fields)
+
+
 def test_of_topics_with_the_same_properties_one_is_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

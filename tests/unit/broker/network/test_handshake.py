@@ -265,12 +265,12 @@ def test_who_leaves_in_the_middle_of_a_handshake_leaves_nothing_behind() -> None
 
 
 def test_a_handshake_without_an_end_has_its_bound() -> None:
-    """One announces a message of 16 MiB, and sends it."""
+    """One announces a message of 32 KiB, and sends more and more."""
 
     async def test(world: World) -> None:
         client = world.client()
         record = b"\x16\x03\x01" + (0x4000).to_bytes(2, "big")
-        hello = record + b"\x01\xff\xff\xff" + bytes(0x4000 - 4)
+        hello = record + b"\x01\x00\x7f\xff" + bytes(0x4000 - 4)
         sent = 0
         with suppress(OSError):
             while sent < 2 * HANDSHAKE_BYTES_MAX:
@@ -279,6 +279,55 @@ def test_a_handshake_without_an_end_has_its_bound() -> None:
                 await asyncio.sleep(0.001)
         assert await client.is_cut_off()
         await until(lambda: world.handshakes.failed.total() == 1)
+
+    run(test)
+
+
+def test_openssl_gets_nothing_before_the_first_record_is_whole() -> None:
+    """It takes 40 KiB for a connection, and 128 for a long message as soon as it is announced."""
+
+    async def test(world: World) -> None:
+        made = 0
+
+        def context() -> ssl.SSLContext:
+            nonlocal made
+            made += 1
+            return made_before
+
+        made_before = context_of()
+        world.handshakes._contexts = {"TLS": context}
+        client = world.client()
+        with suppress(ssl.SSLWantReadError):
+            client.tls.do_handshake()
+        hello = client.outgoing.read()
+        for at in range(len(hello) - 1):
+            await asyncio.get_running_loop().sock_sendall(client.socket, hello[at : at + 1])
+            if at % 50 == 0:
+                await asyncio.sleep(0.001)
+        await until(lambda: world.server.statistics().logins == 1)
+        assert made == 0
+        await asyncio.get_running_loop().sock_sendall(client.socket, hello[-1:])
+        await client.receive_some()
+        assert made == 1
+        await client.shake()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\x16\x03\x01\x00\x10\x01\x01\xff\x00" + bytes(12),  # announces 130,816 bytes
+        b"\x16\x03\x01\x00\x02\x01\x00",  # the length of its message comes later
+        b"\x80\x2e\x01\x03\x01" + bytes(43),  # SSL 2
+    ],
+)
+def test_a_first_message_that_no_client_sends_is_refused_at_once(said: bytes) -> None:
+    async def test(world: World) -> None:
+        client = world.client()
+        await asyncio.get_running_loop().sock_sendall(client.socket, said)
+        assert await client.is_cut_off()
+        await until(lambda: world.handshakes.failed == {("TLS", "other"): 1})
 
     run(test)
 

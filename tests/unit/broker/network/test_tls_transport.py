@@ -37,7 +37,8 @@ from tests.unit.broker.network.connected import (
     waiting_bytes,
 )
 from tests.unit.broker.network.test_sealed_transport import Echo, Same, frames, until
-from tests.unit.broker.network.tls_client import TlsClient, context_of
+from tests.unit.broker.network.tls_client import TlsClient, authority, context_of
+from tests.unit.broker.network.tls_records import Records, keep_secrets
 
 REQUEST = struct.pack(">i", 1) + b"?"
 SEND_BUFFER_BYTES = 20_000
@@ -45,11 +46,14 @@ VERSIONS = pytest.mark.parametrize("versions", [("TLSv1.3",), (TLS_1_2,)])
 
 
 async def shaken(
-    ours: socket.socket, theirs: socket.socket, versions: tuple[str, ...] = ()
+    ours: socket.socket,
+    theirs: socket.socket,
+    versions: tuple[str, ...] = (),
+    context: ssl.SSLContext | None = None,
 ) -> tuple[TlsSession, TlsClient]:
     """Both ends of a connection whose handshake is done."""
     config = TlsConfig(enabled_protocols=versions) if versions else TlsConfig()
-    session, client = TlsSession.of_server(context_of(config)), TlsClient(theirs)
+    session, client = TlsSession.of_server(context_of(config)), TlsClient(theirs, context)
     shaking = asyncio.ensure_future(client.shake())
     loop = asyncio.get_running_loop()
     while True:
@@ -69,12 +73,14 @@ async def shaken(
 
 @asynccontextmanager
 async def connected(
-    handler: RequestHandler, versions: tuple[str, ...] = ()
+    handler: RequestHandler,
+    versions: tuple[str, ...] = (),
+    context: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[Connection, TlsClient]]:
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-    session, client = await shaken(ours, theirs, versions)
+    session, client = await shaken(ours, theirs, versions, context)
     transport = TlsTransport(ours, asyncio.get_running_loop(), session, Scratch())
     connection = connection_over(transport, handler, SystemClock())
     try:
@@ -287,6 +293,31 @@ def test_records_without_data_do_not_come_for_ever(monkeypatch: pytest.MonkeyPat
             # The first half of a record has no data either.
             half = client.outgoing.read()[:5]
             await asyncio.get_running_loop().sock_sendall(client.socket, half)
+            await until(lambda: connection.closed)
+
+    asyncio.run(main())
+
+
+def test_new_keys_are_taken_now_and_then_and_never_by_the_thousand(tmp_path: Path) -> None:
+    """Each costs the loop 20 us, and what one receive takes has ten thousand."""
+
+    async def main() -> None:
+        context = authority().client_context()
+        keep_secrets(context, tmp_path / "secrets")
+        async with connected(Echo(), ("TLSv1.3",), context) as (connection, client):
+            loop = asyncio.get_running_loop()
+            records = Records(client.tls, tmp_path / "secrets")
+            for _ in range(300):
+                asked = records.key_update() + records.record(frames(b"hello"))
+                await loop.sock_sendall(client.socket, asked)
+                assert await client.receive(5) == b"hello"
+            # Also with data between them.
+            for _ in range(20):
+                many = [records.key_update() for _ in range(500)]
+                asked = b"".join([*many, records.record(frames(b"hello"))])
+                with suppress(OSError):
+                    await loop.sock_sendall(client.socket, asked)
+                await asyncio.sleep(0.001)
             await until(lambda: connection.closed)
 
     asyncio.run(main())

@@ -90,6 +90,7 @@ def test_claims_that_kafka_takes_are_taken(changes: dict[str, object]) -> None:
         ({"sub": None}, "sub names no user"),
         ({"sub": " "}, "sub names no user"),
         ({"sub": ["alice"]}, "sub names no user"),
+        ({"sub": "ali\ud800ce"}, "sub names no user"),
         ({"scope": ""}, "scope"),
         ({"scope": ["a", "a"]}, "scope"),
         ({"scope": ["a", 1]}, "scope"),

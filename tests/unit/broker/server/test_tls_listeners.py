@@ -123,6 +123,10 @@ def test_a_key_and_certificates_may_be_texts(folder: Path) -> None:
             (PEM[0], "ssl.keystore.location=@sealed.pem", "ssl.key.password=wrong"),
             "is ssl.key.password right",
         ),
+        (
+            (PEM[0], "ssl.keystore.location=@sealed.pem", f"ssl.key.password={'x' * 2000}"),
+            "ssl.key.password: .*1024",
+        ),
         ((*PEM, "ssl.keystore.password=x"), "a file in PEM has none"),
         ((*PEM, "ssl.keystore.key=x"), "expected either a file, or"),
         ((PEM[0], "ssl.keystore.key=x"), "expected both"),

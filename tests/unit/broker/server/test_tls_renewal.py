@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +14,10 @@ import pytest
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.loading import altered, load_config
 from strandline.broker.server.tls import TlsListeners
-from strandline.storage.clock import SystemClock
+from strandline.broker.tls import stores
+from strandline.storage.clock import Clock, SystemClock
 from tests.support.certificates import Authority, Issued
+from tests.support.manual_clock import ManualClock
 
 KEY = "listener.name.ssl.ssl.keystore.location"
 
@@ -43,23 +47,29 @@ class Served:
         self.listeners = TlsListeners(self.config)
 
     def swap(
-        self, own: Issued, *, content: str | None = None, revoked: tuple[Issued, ...] = ()
+        self,
+        own: Issued,
+        *,
+        content: str | None = None,
+        revoked: tuple[Issued, ...] = (),
+        lists: str | None = None,
+        trusted: str | None = None,
     ) -> None:
         """Replaces all files at once."""
         self._version += 1
         version = self.folder / f"version-{self._version}"
         version.mkdir()
         (version / "tls.pem").write_text(content or own.key_pem() + own.chain_pem)
-        self.authority.write(version / "ca.pem")
-        (version / "ca.crl").write_text(self.authority.revocations(*revoked))
+        (version / "ca.pem").write_text(trusted or self.authority.pem)
+        (version / "ca.crl").write_text(lists or self.authority.revocations(*revoked))
         link = self.folder / "next"
         link.symlink_to(version.name)
         link.replace(self.folder / "data")
 
-    def look(self, config: BrokerConfig | None = None) -> bool:
+    def look(self, config: BrokerConfig | None = None, clock: Clock | None = None) -> bool:
         """Whether the listener serves with another context after it."""
         before = self.context
-        asyncio.run(self.listeners.renew(config or self.config, SystemClock()))
+        asyncio.run(self.listeners.renew(config or self.config, clock or SystemClock()))
         return self.context is not before
 
     @property
@@ -128,6 +138,35 @@ def test_what_is_wrong_is_told_once_and_the_present_certificate_stays(
     assert served.look()
 
 
+def test_a_certificate_that_begins_later_is_taken_up_when_it_does(served: Served) -> None:
+    clock = ManualClock(SystemClock().now_ms())
+    served.swap(served.authority.issue("broker", valid_days=(1 / 24, 9)))
+    assert not served.look(clock=clock)
+    clock.advance_ms(2 * 3_600_000)
+    assert served.look(clock=clock)
+    assert not served.look(clock=clock)
+
+
+def test_a_file_that_may_be_read_again_is_taken_up(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else of it changes by `chmod`."""
+
+    def refuse(_path: object, _bytes_max: int) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    served.swap(served.authority.issue("broker"))
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(stores, "read_named", refuse)
+        assert not served.look()
+    assert served.look()
+
+
+def test_a_pipe_in_place_of_a_file_holds_up_no_other_listener(served: Served) -> None:
+    os.mkfifo(served.folder / "pipe")
+    assert not served.look(altered(served.config, {KEY: str(served.folder / "pipe")}))
+
+
 def test_changes_of_names_can_be_allowed(tmp_path: Path) -> None:
     served = Served(tmp_path, "ssl.allow.dn.changes=true", "ssl.allow.san.changes=true")
     served.swap(served.authority.issue("another", hosts=["other.example"]))
@@ -155,6 +194,34 @@ def test_a_revoked_certificate_is_refused_from_the_next_look_on(served: Served) 
     assert isinstance(error, ssl.SSLCertVerificationError)
     assert "revoked" in error.verify_message
     assert outcome(served, served.authority.issue("client")) is None
+
+
+def test_a_client_of_a_revoked_authority_is_refused_if_its_root_is_trusted(served: Served) -> None:
+    between = Authority("Between", served.authority)
+    client = between.issue("client")
+    lists = served.authority.revocations() + between.revocations()
+    served.swap(served.authority.issue("broker"), lists=lists)
+    assert served.look()
+    assert outcome(served, client) is None
+    lists = served.authority.revocations(between) + between.revocations()
+    served.swap(served.authority.issue("broker"), lists=lists)
+    assert served.look()
+    error = outcome(served, client)
+    assert isinstance(error, ssl.SSLCertVerificationError)
+    assert "revoked" in error.verify_message
+
+
+def test_a_trusted_authority_without_its_root_needs_its_own_list_alone(served: Served) -> None:
+    between = Authority("Between", Authority("Root"))
+    client, revoked = between.issue("client"), between.issue("client")
+    served.swap(
+        served.authority.issue("broker"),
+        lists=between.revocations(revoked),
+        trusted=between.pem,
+    )
+    assert served.look()
+    assert outcome(served, client) is None
+    assert isinstance(outcome(served, revoked), ssl.SSLCertVerificationError)
 
 
 def outcome(served: Served, client: Issued) -> OSError | None:

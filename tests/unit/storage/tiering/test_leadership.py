@@ -7,7 +7,8 @@ next leader   [ 0,                30)[30 ..
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +27,10 @@ from strandline.storage.crash_points import (
     SimulatedCrash,
     simulated_crash,
 )
+from strandline.storage.errors import ReadOnlyReplica
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.model import NO_EPOCH, Isolation
+from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.object_store.interface import (
     FileBody,
@@ -35,9 +38,17 @@ from strandline.storage.remote.object_store.interface import (
     PutBody,
     PutCondition,
 )
+from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.lifecycle import SegmentState
 from tests.support.memory_store import MemoryStore
-from tests.unit.storage.tiering.harness import CONFIG, PARTITION, Rig, asynchronous, keys_of
+from tests.unit.storage.tiering.harness import (
+    CONFIG,
+    ID_PARTITION,
+    PARTITION,
+    Rig,
+    asynchronous,
+    keys_of,
+)
 
 UPLOAD_MS = 10_000
 WITH_PIECES = replace(CONFIG, strandline_remote_active_segment_upload_ms=UPLOAD_MS)
@@ -190,7 +201,7 @@ async def test_the_next_leader_goes_on_behind_the_pieces_of_the_one_before(tmp_p
 async def test_a_new_leader_epoch_claims_the_manifest_at_once(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         await archive_two_segments(rig)
-        rig.manager.update_leader_epoch(PARTITION, 2)
+        rig.manager.begin_leading(PARTITION, 2)
         await rig.manager.run_once()
         assert rig.manifest is not None
         assert rig.manifest.leader_epoch == 2
@@ -237,7 +248,7 @@ async def test_a_log_start_is_committed_under_an_own_claim(tmp_path: Path) -> No
     store = NotingStore()
     async with Rig(tmp_path, store=store) as rig:
         await archive_two_segments(rig)
-        rig.manager.update_leader_epoch(PARTITION, 2)
+        rig.manager.begin_leading(PARTITION, 2)
         rig.log.move_log_start(10)
         store.manifests.clear()
         await rig.manager.run_once()
@@ -308,3 +319,110 @@ async def test_a_crash_while_a_piece_from_inside_a_segment_is_uploaded_loses_not
             assert (rig.log.local_start_offset, rig.log.end_offset) == (20, 50)
             await rig.assert_everything_is_readable()
             rig.assert_archive_is_whole()
+
+
+# --- elections -------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_the_archive_of_a_partition_that_is_led_elsewhere_is_left_alone(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path, config=WITH_PIECES) as rig:
+        await archive_two_segments(rig)
+        rig.produce_segments(2)
+        rig.manager.end_leading(PARTITION)
+        rig.log.move_log_start(10)
+        with pytest.raises(ReadOnlyReplica):
+            rig.produce(1)
+        requests = len(rig.memory.requests)
+        await pass_and_settle(rig)
+        await rig.manager.start()
+        assert len(rig.memory.requests) == requests
+        assert rig.archived == [(0, 10), (10, 20)]
+        assert rig.log.remote is not None
+        assert rig.log.remote.life.lead is Lead.FOLLOWING
+        # What is archived stays readable, and is no reason to take a backup.
+        assert rig.log.highest_remote_offset == 19
+        assert rig.statistics.exposed is not None
+        assert rig.statistics.exposed.record_count == 0
+
+
+class EndingStore(MemoryStore):
+    """Calls `meanwhile` while it stores the records of a segment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def put(self, key: str, body: PutBody, *, condition: PutCondition | None = None) -> ObjectInfo:
+        if key.endswith(".log"):
+            self.meanwhile()
+        return super().put(key, body, condition=condition)
+
+
+@asynchronous
+async def test_a_copy_that_outlives_the_lead_is_not_committed(tmp_path: Path) -> None:
+    store = EndingStore()
+    async with Rig(tmp_path, store=store) as rig:
+        loop = asyncio.get_running_loop()
+        rig.produce_segments(1)
+
+        async def end() -> None:
+            rig.manager.end_leading(PARTITION)
+
+        def end_meanwhile() -> None:
+            asyncio.run_coroutine_threadsafe(end(), loop).result()
+
+        store.meanwhile = end_meanwhile
+        await rig.manager.run_once()
+        stored = manifest_store.load(store, ID_PARTITION)
+        assert stored is None or not stored.manifest.segments
+        store.meanwhile = lambda: None
+        rig.manager.begin_leading(PARTITION, 3)
+        await rig.manager.run_once()
+        stored = manifest_store.load(store, ID_PARTITION)
+        assert stored is not None
+        assert stored.manifest.leader_epoch == 3
+        assert [one.end_offset for one in stored.manifest.segments] == [10]
+
+
+@asynchronous
+async def test_leads_change_hands_and_the_archive_goes_on(tmp_path: Path) -> None:
+    """The first leader follows meanwhile, and reads what the second one archived when it leads."""
+    async with Rig(tmp_path / "first") as first:
+        await archive_two_segments(first)
+        first.manager.end_leading(PARTITION)
+        async with next_leader(first, tmp_path / "next") as rig:
+            rig.roll()
+            await rig.manager.run_once()
+            assert rig.archived == [(0, 10), (10, 20), (20, 30)]
+            rig.manager.end_leading(PARTITION)
+            assert first.log.highest_remote_offset == 19
+            first.manager.begin_leading(PARTITION, 3)
+            first.roll()
+            first.produce_segments(1)
+            await first.manager.run_once()
+            assert first.archived[:3] == [(0, 10), (10, 20), (20, 30)]
+            assert len(first.archived) == 4
+            assert first.manifest is not None
+            assert first.manifest.leader_epoch == 3
+            first.assert_archive_is_whole()
+
+
+@asynchronous
+async def test_what_is_known_of_the_bucket_concerns_the_partitions_that_are_led(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        await archive_two_segments(rig)
+        rig.manager.end_leading(PARTITION)
+        rig.manager.lose("another cluster's")
+        assert rig.log.remote is not None
+        assert rig.log.remote.life.lead is Lead.FOLLOWING
+        rig.manager.begin_leading(PARTITION, 2)
+        assert rig.log.remote is not None
+        assert rig.log.remote.life.lead is Lead.LOST
+        await rig.manager.run_once()
+        assert rig.manifest is not None
+        assert rig.manifest.leader_epoch == 1

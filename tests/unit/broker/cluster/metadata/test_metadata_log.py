@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from strandline.broker.cluster.metadata import log_format
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.metadata_log import (
     MetadataLog,
@@ -18,7 +19,7 @@ from strandline.storage.errors import (
     CorruptFile,
     TierUnavailable,
 )
-from strandline.storage.remote.keys import metadata_log_key
+from strandline.storage.remote.keys import metadata_log_key, metadata_snapshot_key
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.open_store import open_store
 from tests.support.memory_store import Fault, MemoryStore, Timing
@@ -130,6 +131,35 @@ def test_a_snapshot_that_cannot_be_written_delays_nothing_but_the_next_load(
     assert opened(store).image == image
     fill(metadata, 2, first=10)
     assert metadata.statistics().snapshot_version > 0
+
+
+def test_a_snapshot_waits_for_as_many_bytes_of_entries_but_not_for_ever() -> None:
+    """What a snapshot costs grows with the image, and an entry would pay for its share."""
+    store = MemoryStore()
+    fill(opened(store, intervals_max=3), 40)
+    metadata = opened(store, intervals_max=3)
+    noted = metadata.statistics().snapshot_version
+    assert noted > 20
+    # These are small, beside what was made before.
+    versions = set()
+    for number in range(24):
+        metadata.append(producer_ids(1000 * (number + 1)))
+        versions.add(metadata.statistics().snapshot_version)
+    assert sorted(versions) == [noted, noted + 12, noted + 24][: len(versions)]
+    assert len(versions) > 1
+    assert opened(store).image == metadata.image
+
+
+def test_a_snapshot_is_encoded_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_format, "RECORDS_PER_BATCH", 7)
+    image = fill(opened(MemoryStore()), 10)
+    pauses: list[int] = []
+    content = log_format.encode_snapshot(
+        image, head_checksum="0", pause=lambda: pauses.append(len(pauses))
+    )
+    assert len(pauses) == (len(list(log_format.image_records(image))) - 1) // 7
+    key = metadata_snapshot_key(image.version)
+    assert log_format.decode_snapshot(content, key=key, index=image.version).image == image
 
 
 def test_records_that_do_not_fit_never_reach_the_store() -> None:

@@ -74,6 +74,7 @@ def test_a_change_of_one_topic_looks_at_that_topic_alone(
             replicas = Asked(
                 dirs,
                 LocalTier({}, lookups=disk),
+                node_id=1,
                 topic_defaults=lambda: dict(defaults),
                 folders=FolderWork(lambda _: disk),
                 syncs=lambda _: disk,
@@ -269,6 +270,7 @@ def test_a_disk_that_hangs_holds_up_what_is_for_itself_alone(
             replicas = ReplicaManager(
                 dirs,
                 LocalTier({}, lookups=rest),
+                node_id=1,
                 topic_defaults=dict,
                 folders=FolderWork({hanging: first, other: second}.__getitem__),
                 syncs=lambda _: rest,
@@ -327,6 +329,7 @@ def test_a_change_of_the_metadata_does_not_wait_for_a_new_log_on_a_disk_that_han
             replicas = ReplicaManager(
                 dirs,
                 LocalTier({}, lookups=rest),
+                node_id=1,
                 topic_defaults=dict,
                 folders=FolderWork({hanging: first, other: second}.__getitem__),
                 syncs=lambda _: rest,

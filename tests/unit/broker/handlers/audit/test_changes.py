@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
-import logging
 from typing import Any
+
+import pytest
 
 from strandline.broker.audit.record import AuditRecord
 from strandline.broker.handlers.audit.changes import RECORDED, recorded_handlers
@@ -18,6 +18,22 @@ from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterQuotaResult,
     EntityData,
     QuotaOperation,
+)
+from strandline.broker.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopic,
+    ReassignableTopicResponse,
+)
+from strandline.broker.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopic,
+    AlterReplicaLogDirTopicResult,
 )
 from strandline.broker.protocol.messages.create_acls import (
     AclCreation,
@@ -51,11 +67,44 @@ from strandline.broker.protocol.messages.delete_records import (
     DeleteRecordsTopic,
     DeleteRecordsTopicResult,
 )
+from strandline.broker.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from strandline.broker.protocol.messages.incremental_alter_configs import (
+    ConfigOperation,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResult,
+    IncrementalConfig,
+)
 from strandline.broker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from strandline.broker.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from strandline.broker.protocol.messages.unregister_broker import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 from strandline.broker.protocol.messages.update_features import (
     FeatureUpdate,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
+)
+from strandline.broker.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -70,8 +119,8 @@ def recorded(
     key: ApiKey, request: Request, response: Response, *, late: bool = False
 ) -> list[dict[str, Any]]:
     """The lines of one request, without what is the same in all."""
-    output = io.StringIO()
-    record = AuditRecord(logging.StreamHandler(output), ManualClock())
+    texts: list[str] = []
+    record = AuditRecord(texts.append, ManualClock())
 
     async def wait(_request: Request, _context: RequestContext) -> Response:
         await asyncio.sleep(0)
@@ -84,7 +133,7 @@ def recorded(
         return answer if isinstance(answer, Response) else await answer
 
     assert asyncio.run(awaited()) is response
-    lines = [json.loads(line) for line in output.getvalue().splitlines()]
+    lines = [json.loads(text) for text in texts]
     assert all(line["principal"] == "User:alice" for line in lines)
     known = ("time", "event", "principal", "address", "listener", "request")
     return [{name: line[name] for name in line if name not in known} for line in lines]
@@ -176,6 +225,171 @@ def test_quotas_features_groups_and_records_are_recorded() -> None:
     assert recorded(ApiKey.DELETE_RECORDS, delete, DeleteRecordsResponse(topics=[gone])) == [
         {"topic": "a", "partition": 1, "deleted_up_to": 9, "error": "NONE"}
     ]
+
+
+def test_a_rule_that_two_filters_match_is_removed_once() -> None:
+    rule = DeleteAclsMatchingAcl(
+        resource_type=2,
+        resource_name="a",
+        principal="User:bob",
+        host="*",
+        operation=3,
+        permission_type=2,
+    )
+    result = DeleteAclsFilterResult(matching_acls=[rule])
+    request = DeleteAclsRequest(filters=[])
+    response = DeleteAclsResponse(filter_results=[result, result])
+    (line,) = recorded(ApiKey.DELETE_ACLS, request, response)
+    assert line["rule_removed"]["resource"] == "a"
+
+
+def test_a_list_that_is_added_to_is_told_from_one_that_is_set() -> None:
+    kinds = ConfigOperation
+    configs = [
+        IncrementalConfig(name="cleanup.policy", config_operation=kinds.APPEND, value="compact"),
+        IncrementalConfig(name="retention.ms", config_operation=kinds.DELETE, value=None),
+        IncrementalConfig(name="segment.bytes", config_operation=kinds.SET, value="5"),
+    ]
+    resource = IncrementalAlterConfigsResource(resource_type=2, resource_name="a", configs=configs)
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    result = IncrementalAlterConfigsResult(resource_type=2, resource_name="a")
+    response = IncrementalAlterConfigsResponse(responses=[result])
+    (line,) = recorded(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, response)
+    assert line["properties"] == {
+        "cleanup.policy": {"append": "compact"},
+        "retention.ms": None,
+        "segment.bytes": "5",
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "shown"),
+    [
+        (8, "root", "DEBUG", "DEBUG"),
+        (32, "consumer.session.timeout.ms", "45000", "45000"),
+        (4, "listener.name.x.ssl.keystore.key", "secret", "(hidden)"),
+        (4, "listener.name.x.plain.sasl.jaas.config", "secret", "(hidden)"),
+        (2, "sasl.jaas.config", "secret", "(hidden)"),
+    ],
+)
+def test_values_are_shown_unless_they_may_be_secret(
+    kind: int, name: str, value: str, shown: str
+) -> None:
+    configs = [IncrementalConfig(name=name, config_operation=0, value=value)]
+    resource = IncrementalAlterConfigsResource(
+        resource_type=kind, resource_name="1", configs=configs
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    result = IncrementalAlterConfigsResult(resource_type=kind, resource_name="1")
+    response = IncrementalAlterConfigsResponse(responses=[result])
+    (line,) = recorded(ApiKey.INCREMENTAL_ALTER_CONFIGS, request, response)
+    assert line["properties"] == {name: shown}
+
+
+def test_reassignments_moves_elections_brokers_offsets_and_markers_are_recorded() -> None:
+    reassign = AlterPartitionReassignmentsRequest(
+        topics=[
+            ReassignableTopic(
+                name="a", partitions=[ReassignablePartition(partition_index=1, replicas=[1, 2])]
+            )
+        ]
+    )
+    reassigned = AlterPartitionReassignmentsResponse(
+        responses=[
+            ReassignableTopicResponse(
+                name="a", partitions=[ReassignablePartitionResponse(partition_index=1)]
+            )
+        ]
+    )
+    at: dict[str, object] = {"topic": "a", "partition": 1}
+    assert recorded(ApiKey.ALTER_PARTITION_REASSIGNMENTS, reassign, reassigned) == [
+        {**at, "replicas": [1, 2], "error": "NONE"}
+    ]
+    folder = AlterReplicaLogDir(
+        path="/d", topics=[AlterReplicaLogDirTopic(name="a", partitions=[1])]
+    )
+    moved = AlterReplicaLogDirsResponse(
+        results=[
+            AlterReplicaLogDirTopicResult(
+                topic_name="a", partitions=[AlterReplicaLogDirPartitionResult(partition_index=1)]
+            )
+        ]
+    )
+    move = AlterReplicaLogDirsRequest(dirs=[folder])
+    assert recorded(ApiKey.ALTER_REPLICA_LOG_DIRS, move, moved) == [
+        {**at, "folder": "/d", "error": "NONE"}
+    ]
+    elect = ElectLeadersRequest(topic_partitions=None)
+    elected = ElectLeadersResponse(
+        replica_election_results=[
+            ReplicaElectionResult(topic="a", partition_result=[PartitionResult(partition_id=1)])
+        ]
+    )
+    assert recorded(ApiKey.ELECT_LEADERS, elect, elected) == [{**at, "error": "NONE"}]
+    gone = UnregisterBrokerRequest(broker_id=9)
+    assert recorded(ApiKey.UNREGISTER_BROKER, gone, UnregisterBrokerResponse()) == [
+        {"broker": 9, "error": "NONE"}
+    ]
+    forget = OffsetDeleteRequest(group_id="g", topics=[])
+    forgotten = OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name="a", partitions=[OffsetDeleteResponsePartition(partition_index=1)]
+            )
+        ]
+    )
+    assert recorded(ApiKey.OFFSET_DELETE, forget, forgotten) == [
+        {"offsets_of": "g", **at, "error": "NONE"}
+    ]
+    end = WriteTxnMarkersRequest(
+        markers=[
+            WritableTxnMarker(
+                producer_id=7,
+                producer_epoch=0,
+                transaction_result=False,
+                topics=[WritableTxnMarkerTopic(name="a", partition_indexes=[1])],
+                coordinator_epoch=0,
+            )
+        ]
+    )
+    ended = WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=7,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name="a", partitions=[WritableTxnMarkerPartitionResult(partition_index=1)]
+                    )
+                ],
+            )
+        ]
+    )
+    assert recorded(ApiKey.WRITE_TXN_MARKERS, end, ended) == [
+        {"transaction_of": 7, "committed": False, **at, "error": "NONE"}
+    ]
+
+
+def test_a_change_whose_end_the_broker_does_not_see_is_recorded() -> None:
+    """It may be in the metadata log when the broker stops."""
+    texts: list[str] = []
+    record = AuditRecord(texts.append, ManualClock())
+
+    async def wait(_request: Request, _context: RequestContext) -> Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def stopped() -> None:
+        handler = recorded_handlers({ApiKey.DELETE_GROUPS: wait}, record)[ApiKey.DELETE_GROUPS]
+        asked = DeleteGroupsRequest(groups_names=["g"])
+        task = asyncio.ensure_future(handler(asked, CALLER))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(stopped())
+    (line,) = map(json.loads, texts)
+    assert (line["request"], line["result"]) == ("DeleteGroups", "unknown")
 
 
 def test_what_changes_nothing_is_not_recorded() -> None:

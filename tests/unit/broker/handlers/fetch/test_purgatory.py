@@ -28,6 +28,7 @@ class EmptyPartition:
         self.traffic = SimpleNamespace(fetch_requests=0, failed_fetch=0, bytes_out=0)
         self.high_watermark = self.last_stable_offset = self.log_start_offset = 0
         self.leader_epoch = 0
+        self.is_leader = True
         self.waiters: list[HighWatermarkWaiter] = []
         self.broken = False
 

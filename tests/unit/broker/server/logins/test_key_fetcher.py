@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.security.oauth_config import OAuthConfig
+from strandline.broker.server.logins import key_request
 from strandline.broker.server.logins.key_fetcher import UNKNOWN_KEY_S, KeyFetcher, reader_of
+from strandline.storage.clock import SystemClock
 from tests.support.manual_clock import ManualClock
 from tests.support.tokens import WEAK_KEY_SET, key_set, rsa_key, running_provider
 
@@ -121,3 +124,39 @@ def test_a_provider_over_https_has_to_show_the_certificate_of_the_given_authorit
         assert reader_of(config, (tmp_path / "ca.pem").read_text(), ManualClock())() == ONE
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
             reader_of(config, "", ManualClock())()
+
+
+def test_an_answer_that_comes_byte_by_byte_ends_in_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also its head: each byte would be a new wait on the socket."""
+    monkeypatch.setattr(key_request, "REQUEST_S", 0.2)
+    with running_provider(ONE) as provider:
+        provider.trickles = True
+        with pytest.raises(OSError, match=r"no whole answer|timed out"):
+            reader_of(OAuthConfig(keys_url=provider.url), "", SystemClock())()
+
+
+def test_a_redirect_is_followed_but_never_out_of_tls(tmp_path: Path) -> None:
+    with running_provider(ONE) as plain, running_provider(TWO, tmp_path) as sealed:
+        authority = (tmp_path / "ca.pem").read_text()
+
+        def read(url: str) -> bytes:
+            return reader_of(OAuthConfig(keys_url=url), authority, ManualClock())()
+
+        sealed.redirects_to = plain.url
+        with pytest.raises(OSError, match="redirect from https to http"):
+            read(sealed.url)
+        assert not plain.asked
+        sealed.redirects_to, plain.redirects_to = None, sealed.url
+        assert read(plain.url) == TWO
+        plain.redirects_to = f"ftp{sealed.url.removeprefix('https')}"
+        with pytest.raises(OSError, match="redirect from http to ftp"):
+            read(plain.url)
+
+
+def test_the_address_of_a_file_that_has_become_a_pipe_holds_up_nobody(tmp_path: Path) -> None:
+    pipe = tmp_path / "keys.json"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="a pipe"):
+        reader_of(OAuthConfig(keys_url=f"file://{pipe}"), "", ManualClock())()

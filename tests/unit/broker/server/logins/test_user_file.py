@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -69,3 +70,10 @@ def test_a_start_without_the_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"a=\xe9")
     with pytest.raises(InvalidConfig, match="no UTF-8"):
         read_users(tmp_path / "latin")
+
+
+def test_a_pipe_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    """Opening it would wait for a writer."""
+    os.mkfifo(tmp_path / "users")
+    with pytest.raises(InvalidConfig, match="a pipe"):
+        read_users(tmp_path / "users")

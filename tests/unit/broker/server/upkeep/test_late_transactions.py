@@ -29,7 +29,7 @@ class Watched:
     opened_end_offset: int
     coordinated: dict[int, Transaction] | None
 
-    def partitions(self) -> Iterable[SimpleNamespace]:
+    def led(self) -> Iterable[SimpleNamespace]:
         producers = ProducerState()
         producers.record_batch(PRODUCER_ID, 0, 0, 10, 0, self.record_ms, True)
         local = SimpleNamespace(producers=producers, opened_end_offset=self.opened_end_offset)

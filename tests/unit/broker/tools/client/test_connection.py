@@ -67,3 +67,20 @@ def test_a_refusal_is_told_by_what_was_refused_and_not_by_its_code_alone() -> No
     illegal = KafkaError(17, "Topic name is invalid: '' is not allowed")
     assert "names are 1 to 249" in str(failure_of(illegal, "cannot create topic ''"))
     assert "needs a key" in str(failure_of(KafkaError(87), "could not write"))
+
+
+@pytest.mark.parametrize(
+    ("code", "what", "right"),
+    [
+        (29, "cannot create topic 'a'", "create of the topic"),
+        (29, "could not write 1 of 1 record to a", "write of the topic"),
+        (29, "cannot read a-0 after 0 records", "read of the topic"),
+        (30, "cannot describe group 'g'", "describe of the group"),
+        (31, "cannot read the configuration of broker 1", "describe-configs of the cluster"),
+        (31, "cannot create the ACL", "alter of the cluster"),
+    ],
+)
+def test_who_lacks_a_right_is_told_which_one(code: int, what: str, right: str) -> None:
+    told = failure_of(KafkaError(code), what)
+    assert f"no right to it: {right}" in str(told)
+    assert "strandline acl add" in str(told)

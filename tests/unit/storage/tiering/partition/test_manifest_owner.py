@@ -242,7 +242,7 @@ async def test_a_leader_epoch_that_begins_while_a_partition_waits_is_that_of_its
     """A manifest of an older epoch would say that its newer records are of another past."""
     async with Rig(tmp_path) as rig:
         await tier_again_during_the_purge(rig)
-        rig.manager.update_leader_epoch(rig.log.topic_partition, rig.leader_epoch + 3)
+        rig.manager.begin_leading(rig.log.topic_partition, rig.leader_epoch + 3)
         await heal_for_a_while(rig)
         assert rig.archived == [(0, 10)]
         assert rig.manifest is not None

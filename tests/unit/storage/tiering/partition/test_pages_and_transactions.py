@@ -328,7 +328,7 @@ async def test_a_new_epoch_of_this_broker_ends_its_being_fenced(tmp_path: Path) 
             await rig.settle()
             rig.pass_ms(5000)
         assert rig.archived == [(0, 10)]
-        rig.manager.update_leader_epoch(PARTITION, 10)
+        rig.manager.begin_leading(PARTITION, 10)
         await rig.settle()
         assert rig.archived == [(0, 10), (10, 20)]
         manifest = rig.manifest
@@ -346,7 +346,7 @@ async def test_a_replica_is_not_fenced_by_an_epoch_that_it_hears_of_later(
         replica.lead = Lead.FOLLOWING
         async with replica:
             origin.leader_epoch = 2
-            origin.manager.update_leader_epoch(PARTITION, 2)
+            origin.manager.begin_leading(PARTITION, 2)
             origin.produce_segments(1)
             await origin.settle()
             replica.manager.apply_changes(PolledChanges(is_everything=True))

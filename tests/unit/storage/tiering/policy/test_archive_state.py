@@ -55,10 +55,13 @@ def test_the_second_table_says_what_the_lead_leaves_of_it() -> None:
         assert said == [not life.refuses_appends, life.may_free, life.may_commit], name
 
 
-def test_a_follower_refuses_all_records_and_who_lost_the_archive_those_of_producers() -> None:
-    for origin in AppendOrigin:
+def test_a_follower_takes_copies_alone_and_who_lost_the_archive_no_records_of_producers() -> None:
+    following = ArchiveLife(Lead.FOLLOWING)
+    assert following.refuses_appends
+    following.refuse(AppendOrigin.REPLICATION)
+    for origin in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR):
         with pytest.raises(ReadOnlyReplica):
-            ArchiveLife(Lead.FOLLOWING).refuse(origin)
+            following.refuse(origin)
     lost = ArchiveLife(Lead.LOST, refuses_if_lost=True)
     assert lost.refuses_appends
     lost.refuse(AppendOrigin.COORDINATOR)

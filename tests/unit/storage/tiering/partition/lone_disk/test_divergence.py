@@ -32,7 +32,7 @@ from strandline.storage.local.log import diverged_records
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
-from strandline.storage.tiering.partition import divergence
+from strandline.storage.tiering.partition.lone_disk import divergence
 from strandline.storage.tiering.policy.leadership import Lead
 from tests.support.lone_replica import append_alone
 from tests.support.memory_store import Fault
@@ -118,6 +118,29 @@ async def test_what_an_older_image_took_while_the_store_was_away_comes_behind_th
         assert await contents(rig) == sent_values(rig.sent)
         assert not diverged_records.folder_of(rig.log.local).exists()
         await rig.lose_disk()
+        assert await contents(rig) == sent_values(rig.sent)
+
+
+@asynchronous
+async def test_a_replica_with_others_sets_nothing_aside_and_takes_no_records(
+    tmp_path: Path,
+) -> None:
+    """It was elected without the records that the archive has; another one may have them."""
+    async with Rig(tmp_path) as rig:
+        await put_back_an_older_image(rig, archived_after=2)
+        rig.produce(7)
+        rig.manager.begin_leading(rig.log.topic_partition, rig.leader_epoch, is_lone=False)
+        archived = rig.archived
+        await settle(rig)
+        assert rig.archived == archived
+        assert not rig.log.may_append
+        assert not diverged_records.folder_of(rig.log.local).exists()
+        failure = rig.statistics.copy_failure
+        assert failure is not None
+        assert "other records than this replica" in failure.reason
+        # With the others gone it is a lone disk.
+        rig.manager.begin_leading(rig.log.topic_partition, rig.leader_epoch)
+        await settle(rig)
         assert await contents(rig) == sent_values(rig.sent)
 
 

@@ -1,0 +1,1 @@
+"""What a replica does that has no others, for records and markers that nobody else has."""
