@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -50,6 +51,9 @@ from strandline.storage.local.formats.checkpoint import (
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
 log = logging.getLogger(__name__)
+
+# How long a start waits to see itself among the brokers, so that its first answers name it.
+KNOWN_S_MAX = 10.0
 
 
 class NoControllers(StrandlineError):
@@ -95,6 +99,9 @@ class MembershipParts(Part):
     controller: RemoteController
     forwarder: Forwarder
     manager: LifecycleManager
+    # Returns when something is so in the view.
+    until: Callable[[Callable[[], bool]], Awaitable[None]]
+    node_id: int
     hands_over: bool
 
     @classmethod
@@ -170,13 +177,18 @@ class MembershipParts(Part):
             ),
             forwarder=Forwarder(channel(), clock),
             manager=manager,
+            until=feed.until,
+            node_id=config.node_id,
             hands_over=settings.hands_over,
             loops={"metadata feed": following.run, "heartbeats": living.run},
         )
 
     async def serve(self) -> None:
-        """Returns when the controller lets this broker lead."""
+        """Returns when the controller lets this broker lead, and its metadata say so."""
         await self.manager.serve()  # 5
+        with suppress(TimeoutError):
+            async with asyncio.timeout(KNOWN_S_MAX):
+                await self.until(lambda: self.node_id in self.view.image.unfenced())
 
     async def leave(self) -> None:
         """The controller moves leaders away, or makes the partitions known as being without one."""
