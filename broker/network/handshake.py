@@ -302,11 +302,6 @@ class Handshake:
             self._socket.shutdown(socket.SHUT_WR)
         self._all.loop.call_later(self._all.failed_delay_s, self.close, reason)
 
-    def expire(self) -> None:
-        """Its time is over."""
-        self._all.fail(self.listener, self.peer, TIMEOUT, "not done in time")
-        self.close(TIMEOUT)
-
     def close(self, reason: str) -> None:
         """Closes the socket; calling it again does nothing."""
         if self.closed:

@@ -35,7 +35,7 @@ class World:
     def __init__(self, config: TlsConfig, limits: NetworkConfig) -> None:
         self.clock = ManualClock()
         self.certificates: list[bytes | None] = []
-        self.refuses = False
+        self.refuses: Exception | None = None
         self.workers = ThreadPoolExecutor(2)
         context = context_of(config)
         self.handshakes = Handshakes(
@@ -56,8 +56,8 @@ class World:
     ) -> RequestHandler:
         if listener == "TLS":
             self.certificates.append(certificate)
-        if self.refuses:
-            raise CloseConnectionError("no name for it")
+        if self.refuses is not None:
+            raise self.refuses
         return Echo()
 
     def raw(self) -> socket.socket:
@@ -176,9 +176,10 @@ def test_who_cannot_prove_itself_is_refused(
     run(test, TlsConfig(client_auth=REQUIRED))
 
 
-def test_a_client_whose_certificate_is_nobodys_is_refused() -> None:
+@pytest.mark.parametrize("error", [CloseConnectionError("no name for it"), ValueError("a bug")])
+def test_a_client_whose_certificate_is_nobodys_is_refused(error: Exception) -> None:
     async def test(world: World) -> None:
-        world.refuses = True
+        world.refuses = error
         client = world.client()
         await client.shake()
         assert await client.is_cut_off()
