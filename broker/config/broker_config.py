@@ -26,6 +26,7 @@ from strandline.broker.config.sections import (
     ReplicationConfig,
     SaslConfig,
 )
+from strandline.broker.controller.config import ControllerConfig
 from strandline.broker.coordination.model.group_config import GroupConfig
 from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.network.config import NetworkConfig
@@ -48,6 +49,7 @@ _LOG = "Log folders and background work"
 _TIER = "Remote tier"
 _GROUPS = "Consumer groups"
 _TRANSACTIONS = "Transactions"
+_CONTROLLER = "Controller"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,8 @@ class BrokerConfig:
 
     groups: GroupConfig = section(GroupConfig, _GROUPS)
     transactions: TransactionConfig = section(TransactionConfig, _TRANSACTIONS)
+
+    controller: ControllerConfig = section(ControllerConfig, _CONTROLLER)
 
     logs: LogDirsConfig = section(LogDirsConfig, _LOG)
     cleaner: CleanerConfig = section(CleanerConfig, _LOG)

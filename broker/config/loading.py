@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -221,6 +221,8 @@ def _check_identity(config: BrokerConfig, given: _Given) -> None:
 def _with_listeners(config: BrokerConfig, given: _Given) -> BrokerConfig:
     controllers = {name.upper() for name in config.peers.controller_listeners}
     written = config.identity
+    if config.membership.is_controller:
+        return _with_controller_listeners(config, controllers)
     listeners = without_controllers(parse_listeners("listeners", written.listeners), controllers)
     if not listeners:
         raise InvalidConfig("listeners: expected at least one NAME://host:port for clients")
@@ -236,6 +238,24 @@ def _with_listeners(config: BrokerConfig, given: _Given) -> BrokerConfig:
         advertised = without_controllers(
             parse_listeners("advertised.listeners", written.advertised_listeners), controllers
         )
+    return replace(
+        config, listeners=listeners, advertised_listeners=advertise(listeners, advertised)
+    )
+
+
+def _with_controller_listeners(config: BrokerConfig, names: Collection[str]) -> BrokerConfig:
+    """A controller listens for brokers, and no client meets it."""
+    written = config.identity
+    listeners = parse_listeners("listeners", written.listeners)
+    if without_controllers(listeners, names):
+        raise InvalidConfig(
+            "process.roles=controller: expected listeners that controller.listener.names names,"
+            f" but found {', '.join(map(str, without_controllers(listeners, names)))}"
+        )
+    check_protocols(listeners, parse_protocol_map(written.protocols))
+    advertised = None
+    if written.advertised_listeners:
+        advertised = parse_listeners("advertised.listeners", written.advertised_listeners)
     return replace(
         config, listeners=listeners, advertised_listeners=advertise(listeners, advertised)
     )

@@ -40,13 +40,13 @@ def _table(by_reason: Mapping[str, str]) -> tuple[UnsupportedKeys, ...]:
 
 _IGNORED_BY_REASON = {
     "metadata is strandline's own log of objects; there is no controller quorum": """
-        controller. metadata. early.start.listeners broker.session.timeout.ms
+        controller. metadata. early.start.listeners
         broker.id.generation.enable reserved.broker.max.id server.max.startup.time.ms
         log.dir.failure.timeout.ms
     """,
     "there is one broker, which holds every replica": """
         inter.broker.protocol.version replica. num.replica.fetchers
-        auto.leader.rebalance.enable leader.imbalance. controlled.shutdown.
+        leader.imbalance. controlled.shutdown.
         replication.quota. unclean.leader.election.interval.ms eligible.leader.replicas.enable
         offsets.topic.replication.factor offsets.commit.
         transaction.state.log.replication.factor transaction.state.log.min.isr

@@ -66,7 +66,7 @@ def make_dispatcher(
         from strandline.broker.handlers.audit.creations import RecordedMetadata
 
         metadata = RecordedMetadata(services, advertised, record)
-    topics = TopicHandlers(services)
+    topics = TopicHandlers(services, services.replicas)
     offsets = OffsetHandlers(services)
     producers = TransactionHandlers(services, transactions, groups, markers)
     commits = TransactionalCommitHandler(services, transactions, groups)

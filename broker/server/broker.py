@@ -29,8 +29,7 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listeners import Listener
 from strandline.broker.network.connection import Spawn
 from strandline.broker.server.environment import Environment
-from strandline.broker.server.parts.front import FrontParts
-from strandline.broker.server.parts.part import Part
+from strandline.broker.server.parts.part import Front, Part
 from strandline.broker.server.upkeep.background import keep_running
 
 log = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ log = logging.getLogger(__name__)
 class Started:
     """The parts of a broker that has started."""
 
-    def __init__(self, front: FrontParts, *parts: Part) -> None:
+    def __init__(self, front: Front, *parts: Part) -> None:
         """`parts` in the order in which they are closed last."""
         self.front = front
         self.parts: tuple[Part, ...] = (*parts, front)
@@ -65,7 +64,7 @@ class Broker:
     def listener(self) -> Listener:
         """The first listener, with the port that it got."""
         assert self.started is not None
-        return self.started.front.running.static.listeners[0]
+        return self.started.front.listener
 
     async def start(self) -> None:
         """Runs all steps before the ready line. Raises StrandlineError."""

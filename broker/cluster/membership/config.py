@@ -24,8 +24,9 @@ class MembershipConfig:
         LIST,
         "",
         "broker, with controller.quorum.bootstrap.servers: a broker of the cluster of these"
-        " controllers, as Apache Kafka's. Empty or broker,controller: a lone broker, which decides"
-        " on its metadata itself.",
+        " controllers, as Apache Kafka's. controller: a controller of brokers elsewhere, without"
+        " records of its own. Empty or broker,controller: a lone broker, which decides on its"
+        " metadata itself.",
     )
     bootstrap_servers: tuple[str, ...] = key(
         "controller.quorum.bootstrap.servers",
@@ -62,6 +63,16 @@ class MembershipConfig:
         " ask.",
     )
 
+    brokers: int = key(
+        "strandline.brokers",
+        INT,
+        1,
+        "Brokers that `strandline serve` runs as one cluster on this machine, with a controller of"
+        " its own. Each has the next ports, and a folder in each of log.dirs.",
+        minimum=1,
+        maximum=100,
+    )
+
     @property
     def servers(self) -> tuple[str, ...]:
         """The addresses of controllers as they were written."""
@@ -72,15 +83,21 @@ class MembershipConfig:
         """Whether the broker belongs to the cluster of other processes."""
         return self.roles == (BROKER,) and bool(self.servers)
 
+    @property
+    def is_controller(self) -> bool:
+        """Whether the process is a controller alone: it has no records and no clients."""
+        return self.roles == (CONTROLLER,)
+
     def addresses(self) -> Sequence[Address]:
         """Raises InvalidConfig."""
         return [_address(text) for text in self.servers]
 
     def check(self) -> None:
         """Raises InvalidConfig."""
-        if self.roles and (BROKER not in self.roles or set(self.roles) - {BROKER, CONTROLLER}):
+        if set(self.roles) - {BROKER, CONTROLLER}:
             raise InvalidConfig(
-                f"process.roles={','.join(self.roles)}: expected broker or broker,controller"
+                f"process.roles={','.join(self.roles)}: expected broker, controller or"
+                " broker,controller"
             )
         if not self.has_controllers and len(self.servers) > 1:
             raise InvalidConfig(

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from concurrent.futures import Executor
 from functools import partial
-from typing import TypeAlias, TypeVar, cast
+from typing import Protocol, TypeAlias, TypeVar, cast
 
 from strandline.broker.authorization.authorizer import EVERY_RIGHT, Access
 from strandline.broker.handlers.dispatch.api_versions import (
@@ -76,6 +76,22 @@ DECODED_AT_ONCE_OTHERS: Mapping[ApiKey, int] = {
 }
 # The loop does not notice that the client of a large fetch is gone, so the wait is bounded.
 LARGE_FETCH_WAIT_MS_MAX = 60_000
+
+
+class RequestDispatcher(Protocol):
+    """What answers the frames of all connections of a node."""
+
+    def handle(
+        self,
+        frame: memoryview,
+        peer: str,
+        received_s: float,
+        caller: ClientIdentity = ...,
+    ) -> Answer:
+        """As RequestHandler; the client may be authenticated as `caller`."""
+
+    def traffic_of(self, api_key: ApiKey) -> ApiTraffic:
+        """Returns the counters of one API."""
 
 
 class Dispatcher:

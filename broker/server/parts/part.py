@@ -14,10 +14,13 @@ the loops of all, and ends and closes the parts in reverse.
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
+
+from strandline.broker.config.listeners import Listener
 
 T = TypeVar("T")
 Loops: TypeAlias = Mapping[str, Callable[[], Awaitable[None]]]
@@ -41,6 +44,23 @@ class Part:
 
     async def close(self) -> None:
         """Writes what remains, and lets go of what it holds; the parts after it are closed."""
+
+
+class Front(Part):
+    """The part that others connect to."""
+
+    @property
+    @abstractmethod
+    def listener(self) -> Listener:
+        """The first listener, with the port that it got."""
+
+    @abstractmethod
+    async def listen(self) -> None:
+        """Begins to serve. Raises CannotListen."""
+
+    @abstractmethod
+    def stop_serving(self) -> None:
+        """Stops accepting, and drops the connections."""
 
 
 async def in_worker(worker: Executor, call: Callable[[], T]) -> T:
