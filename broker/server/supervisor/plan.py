@@ -26,7 +26,8 @@ from strandline.storage.errors import InvalidConfig
 # As in Kafka's own examples; brokers count upwards from node.id.
 CONTROLLER_ID: Final = 3000
 CONTROLLER, INTERNAL = "CONTROLLER", "INTERNAL"
-USER: Final = "cluster"
+# No user of clients should have this name: it is a super user where there are rules.
+USER: Final = "__strandline"
 _PORT_MAX: Final = 65535
 _SECRET_FILE: Final = "cluster-secret"
 
@@ -91,6 +92,7 @@ def plan(config: BrokerConfig, secret: str) -> Sequence[NodePlan]:
                     "inter.broker.listener.name": INTERNAL,
                     "controller.quorum.bootstrap.servers": f"{controller.host}:{controller.port}",
                     "log.dirs": ",".join(map(str, folders)),
+                    **_metrics(config, number),
                 },
             )
         )
@@ -161,6 +163,15 @@ def _shared(config: BrokerConfig, controller: Listener, secret: str) -> dict[str
         "sasl.mechanism.controller.protocol": "PLAIN",
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
     }
+
+
+def _metrics(config: BrokerConfig, number: int) -> dict[str, str]:
+    """The metrics of each broker are at the next port."""
+    listener = config.metrics.listener
+    if listener is None:
+        return {}
+    shifted = replace(listener, name=listener.name.lower(), port=listener.port + number)
+    return {"strandline.metrics.listener": str(shifted)}
 
 
 def _shifted(listeners: Iterable[Listener], by: int) -> list[Listener]:

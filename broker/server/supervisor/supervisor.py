@@ -118,7 +118,7 @@ class Child:
             log.warning(
                 "process ended, is started again",
                 extra={
-                    "fields": {"node": self.node.name, "code": code, "wait_s": round(wait_s, 1)}
+                    "fields": {"node": self.node.name, "code": code, "pause_s": round(wait_s, 1)}
                 },
             )
             try:
