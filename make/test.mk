@@ -9,6 +9,10 @@ test-slow: $(DEV) commands $(MINISTACK) jar ## only the tests that `make check` 
 test-heavy: $(DEV) commands $(MINISTACK) jar ## more of what `make test` has: the demo, the soak, each step of a crash, random histories
 	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15 -m heavy
 
+.PHONY: test-costs
+test-costs: $(DEV) commands $(MINISTACK) jar ## what `make test` has, and the seconds of a processor that each file takes
+	$(PYTEST) -p tests.support.costs -n $(TEST_WORKERS) --dist loadfile -m "not heavy"
+
 .PHONY: test-faults
 test-faults: $(DEV) ## planted faults of the tiers, each searched for from the first random history on
 	STRANDLINE_SEARCH_FAULTS=1 $(PYTEST) -rP --show-capture=stdout --durations=10 \

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from strandline.broker.audit.config import AuditConfig
 from strandline.broker.authorization.config import AuthorizerConfig
+from strandline.broker.cluster.membership.config import MembershipConfig
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.config.listeners import Listener
 from strandline.broker.config.sections import (
@@ -29,6 +30,7 @@ from strandline.broker.controller.config import ControllerConfig
 from strandline.broker.coordination.model.group_config import GroupConfig
 from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.network.config import NetworkConfig
+from strandline.broker.peers.config import PeerConfig
 from strandline.broker.quotas.cold_pace import PaceConfig
 from strandline.broker.quotas.quotas import ConnectionRates, QuotaWindows
 from strandline.broker.tls.config import TlsConfig
@@ -40,6 +42,7 @@ from strandline.storage.tiering.partition.config import TieringConfig
 # Headings of docs/reference/configuration.md.
 _NETWORK = "Identity and listeners"
 _TLS = "TLS"
+_CLUSTER = "Controllers and other brokers"
 _CONNECTIONS = "Connections and requests"
 _TOPICS = "Topics"
 _LOG = "Log folders and background work"
@@ -47,9 +50,6 @@ _TIER = "Remote tier"
 _GROUPS = "Consumer groups"
 _TRANSACTIONS = "Transactions"
 _CONTROLLER = "Controller"
-
-# A role in `process.roles`.
-CONTROLLER = "controller"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,8 @@ class BrokerConfig:
     authorizer: AuthorizerConfig = section(AuthorizerConfig, _NETWORK)
     audit: AuditConfig = section(AuditConfig, _NETWORK)
     tls: TlsConfig = section(TlsConfig, _TLS)
+    membership: MembershipConfig = section(MembershipConfig, _CLUSTER)
+    peers: PeerConfig = section(PeerConfig, _CLUSTER)
 
     network: NetworkConfig = section(NetworkConfig, _CONNECTIONS)
     connection_rates: ConnectionRates = section(ConnectionRates, _CONNECTIONS)
@@ -91,17 +93,10 @@ class BrokerConfig:
     pace: PaceConfig = section(PaceConfig, _TIER)
     replica: ReplicaConfig = section(ReplicaConfig, _TIER)
 
-    # As `process.roles` has them: none for a lone broker.
-    roles: tuple[str, ...] = ()
     listeners: tuple[Listener, ...] = ()
     advertised_listeners: tuple[Listener, ...] = ()
     given: Mapping[str, str] = field(default_factory=dict)
     ignored: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_controller(self) -> bool:
-        """Whether the process is a controller alone: it has no records and no clients."""
-        return self.roles == (CONTROLLER,)
 
     @property
     def node_id(self) -> int:

@@ -267,8 +267,12 @@ class Server:
         """Creates the connection; the handshake hands its place on."""
         try:
             handler = self._handler_of(handshake.listener, handshake.peer_address, certificate)
-        except CloseConnectionError as error:
-            self._log_refusal(handshake.peer, str(error))
+        except Exception as error:
+            # A bug costs the client its connection, and frees the place, as in Connection.
+            if isinstance(error, CloseConnectionError):
+                self._log_refusal(handshake.peer, str(error))
+            else:
+                self._log_failure(handshake.peer, error)
             transport.close()
             self._forget_handshake(handshake)
             return

@@ -1,4 +1,4 @@
-"""Request and response headers, and the frame around them.
+"""Request and response headers, and the frame around them; of both sides, as brokers ask others.
 
     frame     = length i32 | header | body                        length counts what follows it
     request   = key i16 | version i16 | correlation id i32 | client id nullable string [| tags]
@@ -101,6 +101,32 @@ def _short_header(frame: memoryview, routes: Routes) -> MalformedRequest | Unsup
 def frame(parts: Sequence[Part]) -> list[Part]:
     """Puts the total length in front of `parts`, which stay untouched."""
     return [_PACK_INT32(size_of(parts)), *parts]
+
+
+def encode_request_header(
+    api_key: ApiKey, version: int, correlation_id: int, client_id: str
+) -> bytes:
+    """Encodes the header of a request that this node sends."""
+    name = client_id.encode()
+    tags = b"\x00" if EVERY_SPEC[api_key].is_flexible(version) else b""
+    return _REQUEST_HEAD.pack(api_key, version, correlation_id, len(name)) + name + tags
+
+
+def body_of_response(api_key: ApiKey, version: int, frame: memoryview) -> memoryview:
+    """Returns what follows the header of an answer, in a frame without its length.
+
+    Raises MalformedRequest.
+    """
+    position = _INT32.size
+    if api_key != ApiKey.API_VERSIONS and EVERY_SPEC[api_key].is_flexible(version):
+        try:
+            tags = frame[position]
+            position += 1
+            if tags:
+                position = skip_tags(frame, position, tags, len(frame))
+        except (struct.error, IndexError) as error:
+            raise MalformedRequest("the frame ends inside its header") from error
+    return frame[position:]
 
 
 def frame_response(

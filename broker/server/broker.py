@@ -1,12 +1,14 @@
 """A broker of any role: starts its parts, runs their loops, and stops them.
 
-    start   the role makes its parts, in their order (`local.py`, `tiered.py`, `read_only.py`):
+    start   the role (`local.py`, `tiered.py`, `read_only.py`, `seat.py`) makes its parts, in order:
             1 lock the log folders            5 load the logs (recovering after an unclean stop)
             2 open the object store           6 attach them to their tiers
             3 load the metadata log           7 create what the image has and the disk lacks
             4 record this start (new epochs)
 
     run     listen, tell that it is ready, run the loops of all parts until the stop
+
+    leave   what others can take over moves to them
 
     stop    1 stop accepting, drop connections   4 write the checkpoints, mark the stop as clean
             2 end the tasks                      5 write the last changes to the bucket
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack
 from typing import TypeAlias
 
@@ -81,9 +83,11 @@ class Broker:
                 for part in started.parts:
                     for name, loop in part.loops.items():
                         tasks.create_task(keep_running(name, loop), name=name)
-                on_ready()
+                tasks.create_task(_tell_ready(started.parts, on_ready), name="ready")
                 await stopping.wait()
                 log.info("stopping")
+                for part in started.parts:
+                    await part.leave()
                 started.front.stop_serving()  # 1
                 # A coroutine that is cancelled before its first step warns on stderr.
                 await asyncio.sleep(0)
@@ -100,6 +104,12 @@ class Broker:
             for part in parts:
                 await part.close()  # 3 to 6
         log.info("stopped")
+
+
+async def _tell_ready(parts: Iterable[Part], on_ready: Callable[[], None]) -> None:
+    for part in parts:
+        await part.serve()
+    on_ready()
 
 
 class _Stop(Exception):

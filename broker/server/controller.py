@@ -112,7 +112,7 @@ async def start_controller(
         executor=worker,
         on_append=lambda records, offset: feed.append(records, offset, clock.now_ms()),
     )
-    metadata = await MetadataParts.make(environment, running, metadata_log, view, active)
+    metadata = await MetadataParts.make(environment, running, view, active)
     front = await _make_front(environment, storage, metadata, feed, sessions, time, spawn=spawn)
     return Started(front, storage, metadata)
 

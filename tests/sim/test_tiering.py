@@ -56,8 +56,9 @@ def tiered_broker(world: World) -> VirtualBroker:
     return world.broker(
         remote_log_storage_system_enable="true",
         strandline_remote_url="file:///in/memory",
-        remote_log_manager_task_interval_ms="500",
-        log_retention_check_interval_ms="1000",
+        # Most of a world's computing is that somebody looks and finds nothing to do.
+        remote_log_manager_task_interval_ms="2000",
+        log_retention_check_interval_ms="3000",
         log_initial_task_delay_ms="1000",
         strandline_remote_delete_grace_ms="60000",
     )
@@ -162,20 +163,18 @@ def test_a_death_at_a_step_of_a_segment_s_way_loses_nothing(step: str, tmp_path:
 
 @pytest.mark.slow
 def test_two_runs_of_a_seed_leave_the_same_trace(tmp_path: Path) -> None:
-    digests = set()
-
     async def few(world: World, broker: VirtualBroker) -> None:
         await Chaos(world, broker, STEPS).run(3)
 
     async def short(world: World) -> None:
         await scenario(world, records=24, trouble=few)
 
-    for seed in (1, 2):
-        first, second = (play(seed, tmp_path / f"{seed}-{n}", short) for n in range(2))
-        assert all(one == other for one, other in zip(first.trace, second.trace, strict=False))
-        assert len(first.trace) == len(second.trace)
-        digests.add(first.digest())
-    assert len(digests) == 2, "each seed is a world of its own"
+    one, again, other = (
+        play(seed, tmp_path / str(number), short) for number, seed in enumerate((1, 1, 2))
+    )
+    assert all(event == same for event, same in zip(one.trace, again.trace, strict=False))
+    assert len(one.trace) == len(again.trace)
+    assert one.digest() != other.digest(), "each seed is a world of its own"
 
 
 @pytest.mark.slow

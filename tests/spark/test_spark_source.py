@@ -19,6 +19,7 @@ from strandline.spark_lake import load as load_archive
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.records.compression import Codec
+from tests.support.heavy import heavy
 from tests.unit.spark_lake.archive_builder import (
     START_MS,
     ArchiveBuilder,
@@ -29,6 +30,7 @@ from tests.unit.spark_lake.archive_builder import (
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MADE = make_records(500, headers=True)
+DECODED = {"valueFormat": "string", "valueErrors": "corrupt"}
 
 
 @pytest.fixture(scope="module")
@@ -344,7 +346,7 @@ def test_topics_that_would_be_one_view_are_refused(spark: SparkSession, tmp_path
         spark.conf.set("spark.sql.caseSensitive", "false")
 
 
-@pytest.mark.parametrize("engine", ["auto", "python", "jvm"])
+@pytest.mark.parametrize("engine", [heavy("auto"), "python", "jvm"])
 def test_views_of_several_topics_share_the_options_that_name_partitions(
     spark: SparkSession, archive: ArchiveBuilder, engine: str
 ) -> None:
@@ -356,8 +358,17 @@ def test_views_of_several_topics_share_the_options_that_name_partitions(
     assert spark.sql("select * from a_b_c").collect() == []
 
 
-@pytest.mark.parametrize("engine", ["auto", "python", "jvm"])
-@pytest.mark.parametrize("values", [{}, {"valueFormat": "string", "valueErrors": "corrupt"}])
+@pytest.mark.parametrize(
+    ("values", "engine"),
+    [
+        ({}, "auto"),
+        heavy({}, "python"),
+        ({}, "jvm"),
+        heavy(DECODED, "auto"),
+        (DECODED, "python"),
+        (DECODED, "jvm"),
+    ],
+)
 def test_every_helper_gives_the_same_rows_by_every_engine_or_says_why_not(
     spark: SparkSession, archive: ArchiveBuilder, engine: str, values: dict[str, str]
 ) -> None:

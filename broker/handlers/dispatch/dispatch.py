@@ -146,6 +146,7 @@ class Dispatcher:
                 header.api_key, 0
             ):
                 return self._handle_large(header, body, peer, started_s, caller, access)
+            answer: Answer
             if header.api_key is ApiKey.PRODUCE:
                 produce = decode_request(ProduceRequest, header.api_version, body)
                 answer = self._produce.handle(

@@ -23,6 +23,7 @@ from strandline.broker.protocol.schema.schema import (
     Message,
     Part,
     Request,
+    Response,
 )
 
 M = TypeVar("M", bound=Message)
@@ -96,6 +97,15 @@ def request_class(api_key: int) -> type[Request]:
     key = ApiKey(api_key)
     module = import_module(f"{_MESSAGES}.{key.name.lower()}")
     found: type[Request] = getattr(module, f"{api_name(key)}Request")
+    return found
+
+
+@cache
+def response_class(api_key: int) -> type[Response]:
+    """Returns the class of the answers of an API; it is in the module of the requests."""
+    request = request_class(api_key)
+    module = import_module(request.__module__)
+    found: type[Response] = getattr(module, f"{api_name(ApiKey(api_key))}Response")
     return found
 
 

@@ -34,6 +34,7 @@ from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from strandline.broker.audit.record import AuditRecord
+    from strandline.broker.cluster.membership.envelope import Forwarder
     from strandline.broker.network.handshake import Handshakes
     from strandline.broker.server.record import KeptRecord
     from strandline.broker.server.tls import TlsListeners
@@ -62,8 +63,11 @@ class FrontParts(Front):
         *,
         spawn: Spawn,
         archive: ArchiveSources | None = None,
+        forwarder: Forwarder | None = None,
     ) -> FrontParts:
-        """`spawn` starts the tasks of connections. Without an `archive` its metrics are none."""
+        """`spawn` starts the tasks of connections. Without an `archive` its metrics are none; with
+        a `forwarder` another node decides on the metadata.
+        """
         clock, running = environment.clock, metadata.running
         traffic, failed_logins = RequestTraffic(), FailedLogins(clock)
         kept = _record(environment, metadata, logs)
@@ -98,6 +102,7 @@ class FrontParts(Front):
             advertised=running.advertised,
             decoding=environment.workers.decoding,
             record=record,
+            forwarder=forwarder,
         )
         handlers = ConnectionHandlers(
             running.static,
@@ -204,9 +209,8 @@ class FrontParts(Front):
 
     async def end(self) -> None:
         self.metrics.close()
-
-    async def close(self) -> None:
         if self.record is not None:
+            # Its topic is a log like others.
             await self.record.close()
 
 

@@ -5,6 +5,7 @@
     local.py       folders, metadata, coordinators, logs,                 front
     tiered.py      the same, and the archive of this broker's topics
     read_only.py   the same, and the archive of another broker, followed
+    seat.py        as local.py; the metadata are those of controllers elsewhere
 
 Each part is made of those before it, and lets its members follow the metadata. `broker.py` runs
 the loops of all, and ends and closes the parts in reverse.
@@ -31,6 +32,12 @@ class Part:
 
     # What runs beside the connections, by name.
     loops: Loops = field(default_factory=dict)
+
+    async def serve(self) -> None:
+        """Returns when it serves; clients can connect, and its loops run."""
+
+    async def leave(self) -> None:
+        """Lets go of what others can take over, while clients are still served."""
 
     async def end(self) -> None:
         """Does its last work, while all other parts are there; its loops have ended."""

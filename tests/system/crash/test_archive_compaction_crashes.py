@@ -29,7 +29,7 @@ from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.tiering.audit.orphans import delete_orphans
 from tests.conftest import make_bucket
 from tests.support.broker import eventually
-from tests.support.heavy import all_but
+from tests.support.heavy import HEAVY, all_but
 from tests.support.ministack import ServerProcess
 from tests.system.crash.dead_brokers import Saved, orphan_keys, wait_for_death
 from tests.system.tiers.conftest import MakeBroker
@@ -243,6 +243,7 @@ def test_a_compaction_in_the_bucket_that_dies_at_a_step_is_made_again_and_loses_
     check_restored(broker, archive)
 
 
+@HEAVY
 def test_a_broker_that_dies_after_each_run_of_a_round_comes_to_its_end(
     make_broker: MakeBroker, archive: Archive, dusty: Saved
 ) -> None:

@@ -49,7 +49,7 @@ from strandline.storage.tiering.audit.orphans import delete_orphans
 from tests.conftest import make_bucket
 from tests.support.broker import eventually
 from tests.support.fault_proxy import FaultProxy
-from tests.support.heavy import all_but, heavy
+from tests.support.heavy import HEAVY, all_but, heavy
 from tests.support.ministack import ServerProcess
 from tests.system.crash.dead_brokers import Saved, orphan_keys, wait_for_death
 from tests.system.tiers.conftest import MakeBroker
@@ -234,6 +234,7 @@ def records_of(batches: Sequence[bytes]) -> list[Record]:
     return [record for batch in batches for record in iter_records(batch, read_header(batch))]
 
 
+@HEAVY
 def test_a_broker_that_dies_again_and_again_archives_everything_once_and_loses_no_local_copy(
     make_broker: MakeBroker, archive: Archive, unarchived: Saved
 ) -> None:

@@ -19,6 +19,7 @@ from strandline.storage.records.batch.record import Record
 from tests.conftest import S3Bucket
 from tests.support.broker import eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.heavy import heavy
 from tests.system.tiers.conftest import MakeBroker
 from tests.system.tiers.log_client import LATEST, end_of, make_batches
 from tests.system.tiers.tiered_broker import (
@@ -168,7 +169,7 @@ def grown(archive: Archive, producer: KeenProducer) -> None:
     )
 
 
-@pytest.mark.parametrize("victim", [r"\.log", r"manifest\.json"])
+@pytest.mark.parametrize("victim", [heavy(r"\.log"), r"manifest\.json"])
 def test_a_kill_in_the_middle_of_an_upload_leaves_a_log_that_is_archived_anew(
     make_broker: MakeBroker,
     archive: Archive,

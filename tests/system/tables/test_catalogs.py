@@ -6,8 +6,11 @@ A proxy stands before the catalog, and breaks answers to commits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from strandline.spark_lake.table.run import TableRun
 from tests.support.catalogs import GLUE, REST, apache_kinds, catalog_server
 from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.support.heavy import heavy
+from tests.support.ministack import ServerProcess
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder
 from tests.unit.spark_lake.table.random_history import TableHistory, UpsertHistory
 from tests.unit.spark_lake.table.rig import (
@@ -69,11 +73,32 @@ class CatalogUnderTest:
         )
 
 
+# Starts the catalog of a kind, or gives the one that runs.
+StartCatalog = Callable[[str], ServerProcess]
+
+
+@pytest.fixture(scope="module")
+def start_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartCatalog]:
+    """One of each kind for all tests: it takes two seconds of a processor to start."""
+    with ExitStack() as running:
+
+        @cache
+        def start(kind: str) -> ServerProcess:
+            return running.enter_context(catalog_server(kind, tmp_path_factory.mktemp(kind)))
+
+        yield start
+
+
+# A namespace that no test before had.
+_numbers = count(1)
+
+
 @pytest.fixture(params=[REST, *apache_kinds(), GLUE])
-def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CatalogUnderTest]:
+def catalog(
+    request: pytest.FixtureRequest, start_catalog: StartCatalog
+) -> Iterator[CatalogUnderTest]:
     is_glue = request.param == GLUE
-    server = catalog_server(request.param, tmp_path)
-    with server, FaultProxy(server.port) as proxy:
+    with FaultProxy(start_catalog(request.param).port) as proxy:
         given: dict[str, Any] = {"catalog": proxy.endpoint_url}
         if is_glue:
             properties = {
@@ -84,6 +109,7 @@ def catalog(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CatalogU
                 "glue.max-retries": 2,
             }
             given = {"catalog": "analytics", "catalog_properties": properties}
+        given["table"] = f"lake{next(_numbers)}.orders"
         yield CatalogUnderTest(proxy=proxy, given=given, commit_number=1 if is_glue else 0)
 
 
@@ -159,7 +185,7 @@ def test_a_catalog_that_is_away_is_named_and_a_later_sync_goes_on(
 ) -> None:
     run = catalog.run(orders)
     catalog.proxy.go_away()
-    with pytest.raises(TableUnavailable, match=r"table lake\.orders"):
+    with pytest.raises(TableUnavailable, match=r"table lake\d+\.orders"):
         run.sync(NoProgress())
     catalog.proxy.come_back()
     assert catalog.sync(orders).rows == 160
@@ -200,7 +226,16 @@ def test_a_first_sync_takes_the_namespace_and_the_table_that_another_makes_at_th
     assert named_files(run) == sorted(data_files(orders))
 
 
-@pytest.mark.parametrize("history", [TableHistory, heavy(UpsertHistory)])
+@pytest.mark.parametrize(
+    ("catalog", "history"),
+    [
+        (REST, TableHistory),
+        heavy(GLUE, TableHistory),
+        *[(kind, history) for kind in apache_kinds() for history in (TableHistory, UpsertHistory)],
+        *[heavy(kind, UpsertHistory) for kind in (REST, GLUE)],
+    ],
+    indirect=["catalog"],
+)
 def test_a_table_has_the_archives_rows_whatever_happens(
     tmp_path: Path, catalog: CatalogUnderTest, history: type[TableHistory]
 ) -> None:
@@ -212,10 +247,10 @@ def test_a_table_has_the_archives_rows_whatever_happens(
 
 
 def test_a_rest_catalog_is_asked_for_the_warehouse_that_its_configuration_names(
-    orders: ArchiveBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    orders: ArchiveBuilder, start_catalog: StartCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There a warehouse is the name of one of its catalogs, not the place of a table."""
-    with catalog_server(REST, tmp_path) as server, FaultProxy(server.port) as proxy:
+    with FaultProxy(start_catalog(REST).port) as proxy:
         monkeypatch.setenv("PYICEBERG_CATALOG__LAB__URI", proxy.endpoint_url)
         monkeypatch.setenv("PYICEBERG_CATALOG__LAB__WAREHOUSE", "analytics")
         # pyiceberg has read it when it was loaded.
@@ -231,11 +266,11 @@ def test_a_rest_catalog_is_asked_for_the_warehouse_that_its_configuration_names(
 
 
 def test_a_rest_catalog_that_never_answers_is_an_outage(
-    orders: ArchiveBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    orders: ArchiveBuilder, start_catalog: StartCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with catalog_server(REST, tmp_path) as server, FaultProxy(server.port) as proxy:
+    with FaultProxy(start_catalog(REST).port) as proxy:
         monkeypatch.setattr(catalogs, "REST_WAIT_S_MAX", 0.2)
-        run = make_run(orders, catalog=proxy.endpoint_url)
+        run = make_run(orders, catalog=proxy.endpoint_url, table="unanswered.orders")
         proxy.add(Rule(action=Action.HANG, path="/tables/orders$"))
         with pytest.raises(TableUnavailable, match="Read timed out"):
             run.sync(NoProgress())

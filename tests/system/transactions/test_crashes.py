@@ -55,7 +55,7 @@ def write_everywhere(producer: WireProducer, value: bytes) -> None:
 
 @pytest.mark.parametrize("version", [heavy(1), 2])
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("is_commit", [True, heavy(False)])
 def test_a_kill_at_any_step_leaves_the_outcome_as_it_was_decided(
     dying: BrokerProcess, point: str, version: int, is_commit: bool
 ) -> None:
@@ -84,7 +84,7 @@ def test_a_kill_at_any_step_leaves_the_outcome_as_it_was_decided(
         assert seen == [[b"v", b"w"] if is_commit else [b"w"]] * PARTITIONS
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 def test_an_open_transaction_survives_a_kill_of_the_broker(
     dying: BrokerProcess, version: int
 ) -> None:

@@ -13,9 +13,13 @@ from tests.system.transactions.exactly_once import Trial, WireTrial, run
 pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.crash, pytest.mark.clients]
 
 
-@pytest.mark.parametrize("trial", [heavy(Trial()), WireTrial()], ids=["version-1", "version-2"])
+@pytest.mark.parametrize(
+    ("trial", "rounds"),
+    [heavy(Trial(), 4), (WireTrial(), 2), heavy(WireTrial(), 4)],
+    ids=["version-1", "version-2", "version-2-longer"],
+)
 def test_each_input_counts_once_whatever_is_killed_for_every_reader(
-    tmp_path: Path, s3_bucket: S3Bucket, trial: Trial
+    tmp_path: Path, s3_bucket: S3Bucket, trial: Trial, rounds: int
 ) -> None:
-    for name, found in run(tmp_path, s3_bucket, trial, seed=11, rounds=4).items():
+    for name, found in run(tmp_path, s3_bucket, trial, seed=11, rounds=rounds).items():
         assert {value: count for value, count in found.items() if count != 1} == {}, name

@@ -21,7 +21,7 @@ from strandline.storage.crash_points import (
 )
 from strandline.storage.records.batch.any_batch import iter_records, walk
 from tests.support.broker import BrokerProcess, eventually
-from tests.support.heavy import first
+from tests.support.heavy import first, heavy
 from tests.support.wire import WireClient
 from tests.system.calls import KEEP_EVERYTHING, create_topic, delete_topic
 from tests.system.group_calls import committed
@@ -198,7 +198,7 @@ def test_what_producers_commit_that_go_on_after_a_power_loss_is_there_once_and_n
         assert before <= {v for v, is_committed in history.is_committed.items() if is_committed}
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 def test_a_transaction_that_the_coordinator_lost_is_aborted_and_its_producer_fenced(
     broker: BrokerProcess, version: int
 ) -> None:
@@ -221,7 +221,7 @@ def test_a_transaction_that_the_coordinator_lost_is_aborted_and_its_producer_fen
     assert "transaction that had lost its end is ended" in broker.log_text()
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 @pytest.mark.parametrize("is_commit", [True, False])
 def test_offsets_of_a_transaction_count_although_the_power_took_its_marker(
     broker: BrokerProcess, version: int, is_commit: bool
@@ -269,7 +269,7 @@ def test_a_power_loss_over_a_power_loss_leaves_the_outcome_as_it_was_decided(
 
 @pytest.mark.parametrize("is_next_decided", [True, False])
 @pytest.mark.parametrize("is_commit", [True, False])
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 def test_a_decision_ends_its_own_transaction_and_not_the_next_one_of_its_producer(
     broker: BrokerProcess, version: int, is_commit: bool, is_next_decided: bool
 ) -> None:
@@ -297,7 +297,7 @@ def test_a_decision_ends_its_own_transaction_and_not_the_next_one_of_its_produce
         assert committed_values(client, "t") == [*decided, b"a", b"b"]
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 def test_a_decision_ends_nothing_in_a_later_topic_of_the_same_name(
     broker: BrokerProcess, version: int
 ) -> None:
@@ -318,7 +318,7 @@ def test_a_decision_ends_nothing_in_a_later_topic_of_the_same_name(
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 def test_what_is_committed_after_the_coordinator_fell_back_is_there_once(
     broker: BrokerProcess, version: int, goes_on: bool
 ) -> None:
@@ -346,7 +346,7 @@ def test_what_is_committed_after_the_coordinator_fell_back_is_there_once(
         assert committed_values(client, "t") == [*before, *after]
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 def test_two_producers_never_have_the_same_identity_whatever_the_power_took(
     broker: BrokerProcess, version: int
 ) -> None:
@@ -374,7 +374,7 @@ def test_two_producers_never_have_the_same_identity_whatever_the_power_took(
         assert committed_values(client, "t") == [b"kept", b"a", b"b"]
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 def test_no_part_of_a_transaction_commits_whose_other_part_was_aborted(
     broker: BrokerProcess, version: int
 ) -> None:
@@ -394,7 +394,7 @@ def test_no_part_of_a_transaction_commits_whose_other_part_was_aborted(
 
 
 @pytest.mark.parametrize("point", [TRANSACTION_AFTER_LOST_END, TRANSACTION_AFTER_RETIRE])
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [heavy(1), 2])
 def test_a_kill_while_a_start_mends_a_power_loss_leaves_the_rest_to_the_next_start(
     broker: BrokerProcess, version: int, point: str
 ) -> None:

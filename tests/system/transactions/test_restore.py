@@ -182,7 +182,7 @@ def test_what_is_committed_after_a_restore_from_an_old_snapshot_is_there_once(
         assert committed_values(client, TOPIC) == before
 
 
-@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("is_commit", [True, heavy(False)])
 @pytest.mark.parametrize("version", [heavy(1), 2])
 def test_a_transaction_ends_as_the_archive_has_it_although_its_marker_is_lost(
     make_broker: MakeBroker, archive: Archive, version: int, is_commit: bool

@@ -197,7 +197,7 @@ def send_to_archive(producer: WireProducer, record: bytes, archive: Archive) -> 
 
 
 @pytest.mark.parametrize("version", [heavy(1), 2])
-@pytest.mark.parametrize("is_commit", [True, False], ids=["committed", "aborted"])
+@pytest.mark.parametrize("is_commit", [True, heavy(False)], ids=["committed", "aborted"])
 def test_a_partition_that_is_lost_from_its_disk_ends_a_transaction_as_its_coordinator_did(
     make_broker: MakeBroker,
     archive: Archive,
@@ -252,7 +252,7 @@ def test_a_lost_partition_takes_the_end_that_was_decided_before_it_knew_its_arch
         assert committed_values(client, TOPIC) == [b"kept"]
 
 
-@pytest.mark.parametrize("is_commit", [True, False], ids=["committed", "aborted"])
+@pytest.mark.parametrize("is_commit", [True, heavy(False)], ids=["committed", "aborted"])
 def test_a_partition_that_is_lost_with_its_coordinator_ends_a_transaction_as_the_archive_has_it(
     make_broker: MakeBroker, archive: Archive, is_commit: bool
 ) -> None:

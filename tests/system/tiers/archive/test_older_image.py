@@ -16,6 +16,7 @@ from strandline.storage.crash_points import GIVE_BACK_AFTER_PIECE
 from strandline.storage.records.batch.batch import CRC_START
 from tests.support.broker import eventually
 from tests.support.fault_proxy import FaultProxy
+from tests.support.heavy import heavy
 from tests.system.crash.dead_brokers import wait_for_death
 from tests.system.tiers.conftest import MakeBroker
 from tests.system.tiers.log_client import LATEST, end_of, make_batches
@@ -39,7 +40,7 @@ LATER = make_batches(base_offset=end_of(FIRST), size_bytes=3 * SEGMENT_BYTES, se
     ("own_bytes", "dies_at"),
     [
         (SEGMENT_BYTES // 2, ""),
-        (5 * SEGMENT_BYTES, ""),
+        heavy(5 * SEGMENT_BYTES, ""),
         (5 * SEGMENT_BYTES, GIVE_BACK_AFTER_PIECE),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.broker import eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.heavy import heavy
 from tests.system.tiers.conftest import MakeBroker
 from tests.system.tiers.log_client import EARLIEST, LATEST, end_of, make_batches, with_epoch
 from tests.system.tiers.tiered_broker import (
@@ -73,7 +74,11 @@ def test_a_deleted_topic_leaves_nothing_and_its_name_can_be_used_at_once(
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("PUT", r"topic\.json"), ("POST", r"\?delete"), ("DELETE|POST", r"topic\.json|\?delete")],
+    [
+        heavy("PUT", r"topic\.json"),
+        ("POST", r"\?delete"),
+        heavy("DELETE|POST", r"topic\.json|\?delete"),
+    ],
     ids=["before the tombstone", "before the objects", "between objects and topic.json"],
 )
 def test_a_deletion_that_is_killed_is_finished_after_the_restart(

@@ -12,6 +12,7 @@ from strandline.broker.cli import main
 from strandline.storage.remote.keys import CHANGES_KEY, CLUSTER_KEY
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
 from tests.support.broker import eventually
+from tests.support.heavy import heavy
 from tests.support.metrics import METRICS_ON, metric, metrics_port
 from tests.support.wire import WireClient
 from tests.system.group_calls import commit, committed
@@ -97,7 +98,7 @@ def test_what_is_deleted_beside_the_topics_is_told_and_written_again_by_a_runnin
     check_restores(make_broker, border)
 
 
-@pytest.mark.parametrize("how", ["a change", "a kill and a start"])
+@pytest.mark.parametrize("how", [heavy("a change"), "a kill and a start"])
 def test_metadata_that_were_deleted_leave_no_gap_that_stays(
     make_broker: MakeBroker, archive: Archive, how: str
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.broker import eventually, size_bytes
 from tests.support.fault_proxy import FaultProxy
+from tests.support.heavy import heavy
 from tests.system.tiers.conftest import MakeBroker
 from tests.system.tiers.log_client import (
     EARLIEST,
@@ -50,7 +51,9 @@ def archive_half(broker: TieredBroker) -> int:
         return broker.wait_until_freed(client)
 
 
-@pytest.mark.parametrize("end", [TieredBroker.stop, TieredBroker.kill], ids=["stopped", "killed"])
+@pytest.mark.parametrize(
+    "end", [heavy(TieredBroker.stop), TieredBroker.kill], ids=["stopped", "killed"]
+)
 def test_a_restarted_broker_reads_cold_at_once_and_copies_no_segment_twice(
     make_broker: MakeBroker, archive: Archive, end: Callable[[TieredBroker], object]
 ) -> None:
@@ -174,7 +177,9 @@ def test_a_broker_that_lost_a_partition_from_its_disk_serves_the_archive_and_goe
     archive.wait_until_tidy()
 
 
-@pytest.mark.parametrize("end", [TieredBroker.stop, TieredBroker.kill], ids=["stopped", "killed"])
+@pytest.mark.parametrize(
+    "end", [heavy(TieredBroker.stop), TieredBroker.kill], ids=["stopped", "killed"]
+)
 def test_an_archive_that_was_emptied_is_told_and_not_begun_anew(
     make_broker: MakeBroker, archive: Archive, end: Callable[[TieredBroker], object]
 ) -> None:

@@ -11,6 +11,7 @@ import shutil
 import pytest
 
 from tests.support.broker import eventually
+from tests.support.heavy import heavy
 from tests.system.tiers.conftest import MakeBroker
 from tests.system.tiers.log_client import end_of, make_batches
 from tests.system.tiers.tiered_broker import (
@@ -34,7 +35,7 @@ OURS, THEIRS = (
 FEW = 4
 
 
-@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("restarts", [False, heavy(True)])
 def test_of_two_brokers_with_one_identity_one_archives_and_neither_loses_a_record(
     make_broker: MakeBroker, archive: Archive, restarts: bool
 ) -> None:

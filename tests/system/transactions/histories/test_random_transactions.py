@@ -68,13 +68,13 @@ def test_scans_streams_and_tables_see_of_random_transactions_what_a_consumer_see
         assert sorted(follower.rows) == everything, (follower, isolation)
 
 
-@pytest.mark.parametrize("history", [4], indirect=True)
+@pytest.mark.parametrize(("history", "rounds"), [(4, 1), heavy(4, ROUNDS)], indirect=["history"])
 def test_a_replica_and_a_restored_broker_see_of_random_transactions_what_a_consumer_sees(
-    history: RandomTransactions, make_broker: MakeBroker
+    history: RandomTransactions, make_broker: MakeBroker, rounds: int
 ) -> None:
     replica = start_replica(make_broker)
     seen: list[tuple[int, Rows]] = []
-    for is_settled in history.moments(ROUNDS):
+    for is_settled in history.moments(rounds):
         seen += [
             (partition, consumed(replica.bootstrap, (LOG, partition), "read_committed"))
             for partition in range(PARTITIONS[LOG])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
@@ -112,8 +113,21 @@ def messages_of_kio() -> list[tuple[type[Message], int]]:
     ]
 
 
+Versions = tuple[int, ...]
+
+
+def by_class(messages: Iterable[tuple[type[Message], int]]) -> list[tuple[type[Message], Versions]]:
+    """Each class once: three thousand tests cost more by their number than by what they do."""
+    versions: dict[type[Message], Versions] = {}
+    for cls, version in messages:
+        versions[cls] = (*versions.get(cls, ()), version)
+    return list(versions.items())
+
+
 def label(case: object) -> str:
-    return case.__name__ if isinstance(case, type) else f"v{case}"
+    if isinstance(case, tuple):
+        return f"v{case[0]}-v{case[-1]}"
+    return case.__name__ if isinstance(case, type) else str(case)
 
 
 def random_message(seed: int, cls: type[M], version: int) -> M:

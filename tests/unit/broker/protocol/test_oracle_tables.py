@@ -9,6 +9,8 @@ from strandline.broker.protocol.schema.api import SPECS, ApiKey
 from strandline.broker.protocol.schema.schema import ArrayOf, Message, Struct, StructOf
 from tests.support.response_class import response_class
 from tests.unit.broker.protocol.message_values import (
+    Versions,
+    by_class,
     is_known_to_libraries,
     is_own,
     label,
@@ -29,15 +31,17 @@ from tests.unit.broker.protocol.oracle_tables import (
 KEYS_OF_KAFKA_PYTHON = [ApiKey(key) for key in SPECS if key not in UNKNOWN_TO_KAFKA_PYTHON]
 
 
-@pytest.mark.parametrize(("cls", "version"), messages_of_kafka_python(), ids=label)
-def test_the_table_is_that_of_kafka_python(cls: type[Message], version: int) -> None:
-    ours = with_names_of_kafka_python(our_rows(cls, version))
-    assert ours == with_names_of_kafka_python(kafka_python_rows(cls, version))
+@pytest.mark.parametrize(("cls", "versions"), by_class(messages_of_kafka_python()), ids=label)
+def test_the_table_is_that_of_kafka_python(cls: type[Message], versions: Versions) -> None:
+    for version in versions:
+        ours = with_names_of_kafka_python(our_rows(cls, version))
+        assert ours == with_names_of_kafka_python(kafka_python_rows(cls, version))
 
 
-@pytest.mark.parametrize(("cls", "version"), messages_of_kio(), ids=label)
-def test_the_table_is_that_of_kio(cls: type[Message], version: int) -> None:
-    assert our_rows(cls, version) == kio_rows(cls, version)
+@pytest.mark.parametrize(("cls", "versions"), by_class(messages_of_kio()), ids=label)
+def test_the_table_is_that_of_kio(cls: type[Message], versions: Versions) -> None:
+    for version in versions:
+        assert our_rows(cls, version) == kio_rows(cls, version)
 
 
 @pytest.mark.parametrize("key", KEYS_OF_KAFKA_PYTHON, ids=lambda key: key.name)

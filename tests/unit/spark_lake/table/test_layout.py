@@ -20,6 +20,7 @@ from strandline.spark_lake.table.run import TableRequest, TableRun
 from strandline.spark_lake.table.upkeep.retention import Retention
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.records.batch.record import Record
+from tests.support.heavy import heavy
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 from tests.unit.spark_lake.table.rig import (
     NoProgress,
@@ -204,7 +205,7 @@ def test_files_have_the_tables_codec_also_later(
     ("partition_by", "count"),
     [
         (["day(_timestamp)"], 5),
-        (["hours(_timestamp)"], 80),
+        heavy(["hours(_timestamp)"], 80),
         (["year(_timestamp)"], 1),
         (["bucket(4, _key)"], 3),
         (["truncate(10, id)"], 9),

@@ -23,6 +23,8 @@ from strandline.broker.protocol.schema.primitives import uvarint
 from strandline.broker.protocol.schema.schema import Message
 from tests.unit.broker.protocol.message_values import (
     SEEDS,
+    Versions,
+    by_class,
     every_message,
     label,
     mutated,
@@ -30,34 +32,36 @@ from tests.unit.broker.protocol.message_values import (
 )
 
 
-@pytest.mark.parametrize(("cls", "version"), every_message(), ids=label)
-@settings(max_examples=20, deadline=None)
+@pytest.mark.parametrize(("cls", "versions"), by_class(every_message()), ids=label)
+@settings(max_examples=10, deadline=None)
 @given(seed=SEEDS)
 def test_damaged_and_random_bytes_raise_one_exception_only(
-    cls: type[Message], version: int, seed: int
+    cls: type[Message], versions: Versions, seed: int
 ) -> None:
-    rng = random.Random(seed)
-    body = codec.join(codec.encode(random_message(seed, cls, version), version))
-    for attempt in [mutated(rng, body) for _ in range(6)] + [rng.randbytes(rng.randrange(80))]:
-        try:
-            message = codec.decode(cls, version, memoryview(attempt))
-        except MalformedRequest:
-            continue
-        assert type(message) is cls
-
-
-@pytest.mark.parametrize(("cls", "version"), every_message(), ids=label)
-def test_a_message_cut_anywhere_or_with_bytes_behind_it_is_malformed(
-    cls: type[Message], version: int
-) -> None:
-    for seed in range(3):
-        body = codec.join(codec.encode(random_message(seed, cls, version), version))
+    for version in versions:
         rng = random.Random(seed)
-        for end in {rng.randrange(len(body)) for _ in range(40)} if body else ():
+        body = codec.join(codec.encode(random_message(seed, cls, version), version))
+        for attempt in [mutated(rng, body) for _ in range(6)] + [rng.randbytes(rng.randrange(80))]:
+            try:
+                message = codec.decode(cls, version, memoryview(attempt))
+            except MalformedRequest:
+                continue
+            assert type(message) is cls
+
+
+@pytest.mark.parametrize(("cls", "versions"), by_class(every_message()), ids=label)
+def test_a_message_cut_anywhere_or_with_bytes_behind_it_is_malformed(
+    cls: type[Message], versions: Versions
+) -> None:
+    for version in versions:
+        for seed in range(3):
+            body = codec.join(codec.encode(random_message(seed, cls, version), version))
+            rng = random.Random(seed)
+            for end in {rng.randrange(len(body)) for _ in range(40)} if body else ():
+                with pytest.raises(MalformedRequest):
+                    codec.decode(cls, version, memoryview(body[:end]))
             with pytest.raises(MalformedRequest):
-                codec.decode(cls, version, memoryview(body[:end]))
-        with pytest.raises(MalformedRequest):
-            codec.decode(cls, version, memoryview(body + b"\x00"))
+                codec.decode(cls, version, memoryview(body + b"\x00"))
 
 
 @settings(max_examples=300, deadline=None)
@@ -137,14 +141,15 @@ def test_a_body_without_records_has_a_bound_of_its_own() -> None:
         codec.decode_request(MetadataRequest, 9, body)
 
 
-@pytest.mark.parametrize(("cls", "version"), every_message(), ids=label)
-@settings(max_examples=15, deadline=None)
+@pytest.mark.parametrize(("cls", "versions"), by_class(every_message()), ids=label)
+@settings(max_examples=8, deadline=None)
 @given(seed=SEEDS)
 def test_every_message_survives_encoding_and_decoding(
-    cls: type[Message], version: int, seed: int
+    cls: type[Message], versions: Versions, seed: int
 ) -> None:
-    message = random_message(seed, cls, version)
-    body = codec.join(codec.encode(message, version))
-    decoded = codec.decode(cls, version, memoryview(body))
-    assert decoded == message
-    assert codec.join(codec.encode(decoded, version)) == body
+    for version in versions:
+        message = random_message(seed, cls, version)
+        body = codec.join(codec.encode(message, version))
+        decoded = codec.decode(cls, version, memoryview(body))
+        assert decoded == message
+        assert codec.join(codec.encode(decoded, version)) == body

@@ -11,6 +11,7 @@ from google.protobuf import descriptor_pb2, timestamp_pb2
 
 from strandline.spark_lake.values.decoders.decoder import UnparsableValue
 from strandline.spark_lake.values.decoders.protobuf_values import ProtobufValues
+from tests.support.heavy import heavy
 
 FIELD = descriptor_pb2.FieldDescriptorProto
 SCALARS = {
@@ -162,11 +163,12 @@ def test_the_loop_gives_what_protobuf_gives(seed: int) -> None:
     assert [shown(row) for row in decoded.to_pylist()] == [shown(row) for row in expected]
 
 
-def test_damaged_messages_are_refused_by_both_or_the_same_for_both() -> None:
+@pytest.mark.parametrize("count", [200, heavy(800)])
+def test_damaged_messages_are_refused_by_both_or_the_same_for_both(count: int) -> None:
     source = random.Random(5)
     fast, slow = decoders()
     outcomes = set()
-    for _ in range(800):
+    for _ in range(count):
         value = bytearray(encoded(source, slow) * source.choice([1, 1, 2]))
         for _ in range(source.randrange(3)):
             value[source.randrange(len(value))] = source.randrange(256)
