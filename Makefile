@@ -118,6 +118,6 @@ java:
 # Those of the pages, whose tests run what they say.
 .PHONY: commands
 commands:
-	@scripts/commands curl free
+	@scripts/commands curl free openssl
 
 include make/*.mk

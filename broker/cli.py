@@ -192,6 +192,13 @@ def _add_serve(commands: Commands) -> None:
         action="store_true",
         help="serve another broker's archive and follow it as it grows; nothing is written there",
     )
+    serve.add_argument(
+        "--brokers",
+        type=int,
+        metavar="N",
+        help="run a cluster of N brokers on this machine, at the next ports;"
+        " stands for --set strandline.brokers=N",
+    )
     _add_configuration(serve, log_level="INFO")
 
 
@@ -280,6 +287,8 @@ def configuration_of(options: argparse.Namespace) -> BrokerConfig:
     chosen = {one.partition("=")[0].strip() for one in options.overrides}
     archive = _with_archive(options.archive) if options.archive else ()
     implied = [one for one in archive if one.partition("=")[0] not in chosen]
+    if options.brokers is not None:
+        implied.append(f"strandline.brokers={options.brokers}")
     return load_config(options.config, [*implied, *options.overrides])
 
 
@@ -290,13 +299,17 @@ def _serve(options: argparse.Namespace) -> int:
     from strandline.broker.config.loading import warn_of_unused_archive
     from strandline.broker.server.logs import set_up_logging
     from strandline.broker.server.parts.front import check_listeners
-    from strandline.broker.server.process import run
+    from strandline.broker.server.process import SUPERVISED, run
     from strandline.broker.server.roles import role_of
     from strandline.broker.server.upkeep.folder_marks import check_no_replica
 
-    set_up_logging(options.log_level)
+    set_up_logging(options.log_level, process=os.environ.get(SUPERVISED, ""))
     config = configuration_of(options)
     check_listeners(config)
+    if config.membership.brokers > 1:
+        from strandline.broker.server.supervisor.supervisor import run_brokers
+
+        return run_brokers(config, log_level=options.log_level)
     if not options.read_only:
         check_no_replica(config.logs.dirs)
         warn_of_unused_archive(config)

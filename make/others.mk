@@ -15,6 +15,14 @@ interop: $(DEV) $(MINISTACK) jar $(addprefix bench-data/jvm/,clients-4.x/.instal
 takeover: $(DEV) kafka-jars ## folders of an Apache Kafka: partitions opened, appended to, given back; its metadata log read
 	@$(PY) -m tests.compat.takeover
 
+.PHONY: mixed
+mixed: $(DEV) kafka-jars ## Apache Kafka's controller, one Apache broker and one strandline broker: all clients, kills, a stop
+	$(PYTEST) tests/compat/mixed/check_mixed.py --durations=5
+
+.PHONY: kafka-brokers
+kafka-brokers: $(DEV) kafka-jars ## brokers of Apache Kafka under our controller, with kills
+	@$(PY) -m tests.compat.kafka_brokers
+
 # Libraries of the JVM's frameworks, each in a folder of its own; exactly_once.py there knows them.
 FRAMEWORKS ?= streams clients-2.8 clients-3.9 clients-4.x connect spring-kafka flink
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import stat
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
@@ -49,6 +50,8 @@ class RecordFile:
         # The worker's alone: the open file, and what it took and has not written yet.
         self._descriptor = -1
         self._taken = memoryview(b"")
+        # The file ends in the middle of a line.
+        self._is_torn = False
         self._open()
 
     async def run(self) -> None:
@@ -83,6 +86,9 @@ class RecordFile:
         """Writes all that waits; returns whether it could. For the worker."""
         try:
             self._open_if_moved()
+            if self._is_torn and not self._taken:
+                os.write(self._descriptor, b"\n")
+            self._is_torn = False
             while self._taken or self._take():
                 written = os.write(self._descriptor, self._taken[:WRITTEN_AT_ONCE_BYTES])
                 self._taken = self._taken[written:]
@@ -123,3 +129,16 @@ class RecordFile:
             self._descriptor = 2
             return
         self._descriptor = os.open(self._path, _FLAGS, _MODE)
+        self._is_torn = _is_torn(self._path, os.fstat(self._descriptor))
+
+
+def _is_torn(path: str, status: os.stat_result) -> bool:
+    """Returns whether a broker was killed while it wrote the last line, on a full disk mostly."""
+    if not stat.S_ISREG(status.st_mode) or not status.st_size:
+        return False
+    try:
+        with Path(path).open("rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read() != b"\n"
+    except OSError:
+        return False

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from strandline.broker.audit.config import AuditConfig
 from strandline.broker.authorization.config import AuthorizerConfig
+from strandline.broker.cluster.membership.config import MembershipConfig
 from strandline.broker.cluster.metadata.controller_messages import TopicDefaults
 from strandline.broker.config.listeners import Listener
 from strandline.broker.config.sections import (
@@ -25,9 +26,11 @@ from strandline.broker.config.sections import (
     ReplicationConfig,
     SaslConfig,
 )
+from strandline.broker.controller.config import ControllerConfig
 from strandline.broker.coordination.model.group_config import GroupConfig
 from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.network.config import NetworkConfig
+from strandline.broker.peers.config import PeerConfig
 from strandline.broker.quotas.cold_pace import PaceConfig
 from strandline.broker.quotas.quotas import ConnectionRates, QuotaWindows
 from strandline.broker.tls.config import TlsConfig
@@ -39,12 +42,14 @@ from strandline.storage.tiering.partition.config import TieringConfig
 # Headings of docs/reference/configuration.md.
 _NETWORK = "Identity and listeners"
 _TLS = "TLS"
+_CLUSTER = "Controllers and other brokers"
 _CONNECTIONS = "Connections and requests"
 _TOPICS = "Topics"
 _LOG = "Log folders and background work"
 _TIER = "Remote tier"
 _GROUPS = "Consumer groups"
 _TRANSACTIONS = "Transactions"
+_CONTROLLER = "Controller"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,8 @@ class BrokerConfig:
     authorizer: AuthorizerConfig = section(AuthorizerConfig, _NETWORK)
     audit: AuditConfig = section(AuditConfig, _NETWORK)
     tls: TlsConfig = section(TlsConfig, _TLS)
+    membership: MembershipConfig = section(MembershipConfig, _CLUSTER)
+    peers: PeerConfig = section(PeerConfig, _CLUSTER)
 
     network: NetworkConfig = section(NetworkConfig, _CONNECTIONS)
     connection_rates: ConnectionRates = section(ConnectionRates, _CONNECTIONS)
@@ -72,6 +79,8 @@ class BrokerConfig:
 
     groups: GroupConfig = section(GroupConfig, _GROUPS)
     transactions: TransactionConfig = section(TransactionConfig, _TRANSACTIONS)
+
+    controller: ControllerConfig = section(ControllerConfig, _CONTROLLER)
 
     logs: LogDirsConfig = section(LogDirsConfig, _LOG)
     cleaner: CleanerConfig = section(CleanerConfig, _LOG)

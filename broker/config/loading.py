@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -181,11 +181,8 @@ def _sort_keys(
             continue
         refused = find_foreign(key, REFUSED)
         harmless = find_foreign(key, IGNORED)
-        fault = _cluster_fault(entry)
         if refused is not None and entry.value.strip() not in refused.neutral:
             faults.append(f"{entry.origin}: {key} is not supported: {refused.reason}")
-        elif fault is not None:
-            faults.append(f"{entry.origin}: {fault}")
         elif refused is not None:
             ignored[key] = "this value changes nothing"
         elif harmless is not None:
@@ -193,19 +190,6 @@ def _sort_keys(
         else:
             faults.append(f"{entry.origin}: unknown key {key!r}{nearest_name(key, BROKER_CONFIGS)}")
     return given, ignored, faults
-
-
-def _cluster_fault(entry: Property) -> str | None:
-    """Returns the fault of an ignored key whose value asks for a cluster; one broker is none."""
-    if entry.key == "process.roles":
-        roles = [role.strip() for role in entry.value.split(",")]
-        if "broker" not in roles:
-            return f"process.roles={entry.value}: expected broker or broker,controller"
-    if entry.key in ("controller.quorum.voters", "controller.quorum.bootstrap.servers"):
-        voters = [voter for voter in entry.value.split(",") if voter.strip()]
-        if len(voters) > 1:
-            return f"{entry.key}: strandline does not join a quorum; expected at most one entry"
-    return None
 
 
 def _topic_defaults(given: Mapping[str, str]) -> dict[str, str]:
@@ -235,9 +219,10 @@ def _check_identity(config: BrokerConfig, given: _Given) -> None:
 
 
 def _with_listeners(config: BrokerConfig, given: _Given) -> BrokerConfig:
-    names = given.get("controller.listener.names")
-    controllers = {name.strip().upper() for name in names.value.split(",")} if names else set()
+    controllers = {name.upper() for name in config.peers.controller_listeners}
     written = config.identity
+    if config.membership.is_controller:
+        return _with_controller_listeners(config, controllers)
     listeners = without_controllers(parse_listeners("listeners", written.listeners), controllers)
     if not listeners:
         raise InvalidConfig("listeners: expected at least one NAME://host:port for clients")
@@ -253,6 +238,24 @@ def _with_listeners(config: BrokerConfig, given: _Given) -> BrokerConfig:
         advertised = without_controllers(
             parse_listeners("advertised.listeners", written.advertised_listeners), controllers
         )
+    return replace(
+        config, listeners=listeners, advertised_listeners=advertise(listeners, advertised)
+    )
+
+
+def _with_controller_listeners(config: BrokerConfig, names: Collection[str]) -> BrokerConfig:
+    """A controller listens for brokers, and no client meets it."""
+    written = config.identity
+    listeners = parse_listeners("listeners", written.listeners)
+    if without_controllers(listeners, names):
+        raise InvalidConfig(
+            "process.roles=controller: expected listeners that controller.listener.names names,"
+            f" but found {', '.join(map(str, without_controllers(listeners, names)))}"
+        )
+    check_protocols(listeners, parse_protocol_map(written.protocols))
+    advertised = None
+    if written.advertised_listeners:
+        advertised = parse_listeners("advertised.listeners", written.advertised_listeners)
     return replace(
         config, listeners=listeners, advertised_listeners=advertise(listeners, advertised)
     )
@@ -307,6 +310,7 @@ def _is_store_url(url: str) -> bool:
 # Each raises InvalidConfig, and may return the configuration with its result.
 _CHECKS: Sequence[Callable[[BrokerConfig, _Given], BrokerConfig | None]] = (
     _check_identity,
+    lambda config, _: config.membership.check(),
     _with_listeners,
     lambda config, _: config.groups.consumer.check(),
     _check_folders,

@@ -40,14 +40,13 @@ def _table(by_reason: Mapping[str, str]) -> tuple[UnsupportedKeys, ...]:
 
 _IGNORED_BY_REASON = {
     "metadata is strandline's own log of objects; there is no controller quorum": """
-        process.roles controller. metadata. early.start.listeners broker.heartbeat.interval.ms
-        broker.session.timeout.ms initial.broker.registration.timeout.ms
+        controller. metadata. early.start.listeners
         broker.id.generation.enable reserved.broker.max.id server.max.startup.time.ms
         log.dir.failure.timeout.ms
     """,
     "there is one broker, which holds every replica": """
-        inter.broker.listener.name inter.broker.protocol.version replica. num.replica.fetchers
-        auto.leader.rebalance.enable leader.imbalance. controlled.shutdown. request.timeout.ms
+        inter.broker.protocol.version replica. num.replica.fetchers
+        leader.imbalance. controlled.shutdown.
         replication.quota. unclean.leader.election.interval.ms eligible.leader.replicas.enable
         offsets.topic.replication.factor offsets.commit.
         transaction.state.log.replication.factor transaction.state.log.min.isr
@@ -65,7 +64,6 @@ _IGNORED_BY_REASON = {
     "OpenSSL has the place of Java's providers": """
         ssl.keymanager.algorithm ssl.trustmanager.algorithm ssl.secure.random.implementation
     """,
-    "the broker connects to no other broker": "ssl.endpoint.identification.algorithm",
     "there are no unstable versions here": "unstable.",
     "the kernel sizes socket buffers": "socket.send.buffer.bytes socket.receive.buffer.bytes",
     "the broker chooses its backlog": "socket.listen.backlog.size",
@@ -98,8 +96,7 @@ IGNORED = _table(_IGNORED_BY_REASON)
 _REFUSED_BY_REASON = {
     "to ignore the property would leave the broker open. Remove it; what to do instead:"
     " strandline docs how-to/secure": """
-        sasl.mechanism.inter.broker.protocol=PLAIN|SCRAM-SHA-256|SCRAM-SHA-512 sasl.
-        security.inter.broker.protocol=PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL security.
+        sasl. security.
         listener.name. authorizer. principal.builder.class
         password.encoder. delegation.token.
     """,

@@ -35,6 +35,7 @@ from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from strandline.broker.audit.record import AuditRecord
+    from strandline.broker.cluster.membership.envelope import Forwarder
 
 # The dispatcher calls these directly.
 _DISPATCHED = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.API_VERSIONS})
@@ -52,10 +53,12 @@ def make_dispatcher(
     advertised: Callable[[str], Listener],
     decoding: Executor,
     record: AuditRecord | None = None,
+    forwarder: Forwarder | None = None,
 ) -> Dispatcher:
     """Makes the dispatcher; `advertised` maps a listener to its address for clients.
 
-    Large requests are decoded in `decoding`. With a `record` it has who changed what.
+    Large requests are decoded in `decoding`. With a `record` it has who changed what. With a
+    `forwarder` another node decides on the metadata.
     """
     if record is None:
         metadata = MetadataHandlers(services, advertised)
@@ -63,7 +66,7 @@ def make_dispatcher(
         from strandline.broker.handlers.audit.creations import RecordedMetadata
 
         metadata = RecordedMetadata(services, advertised, record)
-    topics = TopicHandlers(services)
+    topics = TopicHandlers(services, services.replicas)
     offsets = OffsetHandlers(services)
     producers = TransactionHandlers(services, transactions, groups, markers)
     commits = TransactionalCommitHandler(services, transactions, groups)
@@ -94,6 +97,10 @@ def make_dispatcher(
     }
     served = {spec.key for spec in SPECS.values()}
     assert handlers.keys() == served - _DISPATCHED, handlers.keys() ^ served
+    if forwarder is not None:
+        from strandline.broker.handlers.forwarding.forwarding import forwarding_handlers
+
+        handlers |= forwarding_handlers(forwarder, handlers)
     if services.authorizer is not None:
         from strandline.broker.handlers.authorization.table import guarded_handlers
 

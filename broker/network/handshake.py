@@ -34,8 +34,12 @@ _RECEIVE_BYTES = 16 * 1024
 # A line for each reason in this time: peers retry at once.
 LOG_S = 10.0
 
+# What Java's SSLEngine says to a client that speaks no TLS, and OpenSSL does not: a fatal alert,
+# internal_error. To such a client it is an answer of 352,518,912 bytes, by which people know it.
+PLAINTEXT_ALERT = bytes.fromhex("15030300020250")
+
 # Reasons of failures, as the metric has them.
-DISCONNECTED, TIMEOUT, OTHER = "disconnected", "timeout", "other"
+DISCONNECTED, TIMEOUT, PLAINTEXT, OTHER = "disconnected", "timeout", "plaintext", "other"
 _BY_VERIFICATION = {
     3: "no_crl",
     9: "not_yet_valid",
@@ -44,10 +48,10 @@ _BY_VERIFICATION = {
     23: "revoked",
 }
 _BY_REASON = {
-    "HTTP_REQUEST": "plaintext",
-    "HTTPS_PROXY_REQUEST": "plaintext",
-    "WRONG_VERSION_NUMBER": "plaintext",
-    "UNKNOWN_PROTOCOL": "plaintext",
+    "HTTP_REQUEST": PLAINTEXT,
+    "HTTPS_PROXY_REQUEST": PLAINTEXT,
+    "WRONG_VERSION_NUMBER": PLAINTEXT,
+    "UNKNOWN_PROTOCOL": PLAINTEXT,
     "UNSUPPORTED_PROTOCOL": "protocol",
     "VERSION_TOO_LOW": "protocol",
     "NO_PROTOCOLS_AVAILABLE": "protocol",
@@ -293,13 +297,10 @@ class Handshake:
         self._stop_reading()
         # An immediate end could overtake the alert, and the client would see no reason.
         with suppress(OSError):
+            if reason == PLAINTEXT:
+                self._socket.send(PLAINTEXT_ALERT)
             self._socket.shutdown(socket.SHUT_WR)
         self._all.loop.call_later(self._all.failed_delay_s, self.close, reason)
-
-    def expire(self) -> None:
-        """Its time is over."""
-        self._all.fail(self.listener, self.peer, TIMEOUT, "not done in time")
-        self.close(TIMEOUT)
 
     def close(self, reason: str) -> None:
         """Closes the socket; calling it again does nothing."""

@@ -111,6 +111,7 @@ class Server:
         network: Network | None = None,
         cold_turns: ColdSchedule | None = None,
         handshakes: Handshakes | None = None,
+        on_closed: Callable[[str], None] = lambda _peer: None,
     ) -> None:
         """`handler_of` returns the handler of a new connection by its listener and address, and
         `handshakes` those of listeners with TLS.
@@ -119,8 +120,10 @@ class Server:
 
         `admit` returns for how many ms a connecting address is held; 0 admits it. `pace` counts a
         connection of a listener, and returns for how many ms it has to wait. `cold_turns` schedules
-        cold answers; it is closed with the server.
+        cold answers; it is closed with the server. `on_closed` is told the other end of each
+        connection that is closed.
         """
+        self._on_closed = on_closed
         self._handler_of = handler_of
         self._admit = admit
         self._pace = pace
@@ -264,8 +267,12 @@ class Server:
         """Creates the connection; the handshake hands its place on."""
         try:
             handler = self._handler_of(handshake.listener, handshake.peer_address, certificate)
-        except CloseConnectionError as error:
-            self._log_refusal(handshake.peer, str(error))
+        except Exception as error:
+            # A bug costs the client its connection, and frees the place, as in Connection.
+            if isinstance(error, CloseConnectionError):
+                self._log_refusal(handshake.peer, str(error))
+            else:
+                self._log_failure(handshake.peer, error)
             transport.close()
             self._forget_handshake(handshake)
             return
@@ -361,6 +368,7 @@ class Server:
         if connection in self._connections:
             del self._connections[connection]
             self._free_place(connection)
+            self._on_closed(connection.peer)
 
     def _forget_handshake(self, handshake: Handshake) -> None:
         if handshake in self._in_handshake:

@@ -1,12 +1,14 @@
 """A broker of any role: starts its parts, runs their loops, and stops them.
 
-    start   the role makes its parts, in their order (`local.py`, `tiered.py`, `read_only.py`):
+    start   the role (`local.py`, `tiered.py`, `read_only.py`, `seat.py`) makes its parts, in order:
             1 lock the log folders            5 load the logs (recovering after an unclean stop)
             2 open the object store           6 attach them to their tiers
             3 load the metadata log           7 create what the image has and the disk lacks
             4 record this start (new epochs)
 
     run     listen, tell that it is ready, run the loops of all parts until the stop
+
+    leave   what others can take over moves to them
 
     stop    1 stop accepting, drop connections   4 write the checkpoints, mark the stop as clean
             2 end the tasks                      5 write the last changes to the bucket
@@ -19,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack
 from typing import TypeAlias
 
@@ -27,8 +29,7 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listeners import Listener
 from strandline.broker.network.connection import Spawn
 from strandline.broker.server.environment import Environment
-from strandline.broker.server.parts.front import FrontParts
-from strandline.broker.server.parts.part import Part
+from strandline.broker.server.parts.part import Front, Part
 from strandline.broker.server.upkeep.background import keep_running
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 class Started:
     """The parts of a broker that has started."""
 
-    def __init__(self, front: FrontParts, *parts: Part) -> None:
+    def __init__(self, front: Front, *parts: Part) -> None:
         """`parts` in the order in which they are closed last."""
         self.front = front
         self.parts: tuple[Part, ...] = (*parts, front)
@@ -63,7 +64,7 @@ class Broker:
     def listener(self) -> Listener:
         """The first listener, with the port that it got."""
         assert self.started is not None
-        return self.started.front.running.static.listeners[0]
+        return self.started.front.listener
 
     async def start(self) -> None:
         """Runs all steps before the ready line. Raises StrandlineError."""
@@ -82,9 +83,11 @@ class Broker:
                 for part in started.parts:
                     for name, loop in part.loops.items():
                         tasks.create_task(keep_running(name, loop), name=name)
-                on_ready()
+                tasks.create_task(_tell_ready(started.parts, on_ready), name="ready")
                 await stopping.wait()
                 log.info("stopping")
+                for part in started.parts:
+                    await part.leave()
                 started.front.stop_serving()  # 1
                 # A coroutine that is cancelled before its first step warns on stderr.
                 await asyncio.sleep(0)
@@ -101,6 +104,12 @@ class Broker:
             for part in parts:
                 await part.close()  # 3 to 6
         log.info("stopped")
+
+
+async def _tell_ready(parts: Iterable[Part], on_ready: Callable[[], None]) -> None:
+    for part in parts:
+        await part.serve()
+    on_ready()
 
 
 class _Stop(Exception):

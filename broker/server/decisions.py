@@ -13,18 +13,54 @@ from strandline.broker.cluster.metadata.controller_messages import (
     AllocateProducerIds,
     CreatePartitions,
     CreateTopics,
+    Decision,
     DeleteTopics,
     FinishPurges,
     RaiseLeaderEpochs,
     UpdateFeatures,
 )
+from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.config import config_changes
 from strandline.broker.config.config_changes import AlterConfigs
 from strandline.broker.config.running_config import RunningConfig
+from strandline.broker.controller import assignments, heartbeats, producer_ids, registration
+from strandline.broker.controller.attended_time import AttendedTime
+from strandline.broker.controller.messages import (
+    AllocateBlock,
+    AssignDirectories,
+    BalanceLeaders,
+    FenceBroker,
+    Heartbeat,
+    RegisterBroker,
+    Registered,
+    UnregisterBroker,
+)
+from strandline.broker.controller.sessions import BrokerSessions, Session
 from strandline.broker.handlers.admin import scram_users
 from strandline.broker.handlers.admin.scram_users import AlterScramUsers
 from strandline.broker.quotas import changes
 from strandline.broker.quotas.changes import AlterClientQuotas
+
+
+def controller_decisions(sessions: BrokerSessions, time: AttendedTime) -> Decisions:
+    """Returns those of a controller with brokers elsewhere, on what these ask of it."""
+
+    def register(image: MetadataImage, asked: RegisterBroker) -> Decision[Registered]:
+        known = image.brokers.get(asked.request.broker_id)
+        session = Session.NONE
+        if known is not None:
+            session = sessions.session((known.broker_id, known.broker_epoch), time.now_s())
+        return registration.register(image, asked.request, session)
+
+    return {
+        RegisterBroker: register,
+        Heartbeat: lambda image, asked: heartbeats.beat(image, asked.request, sessions),
+        FenceBroker: heartbeats.fence,
+        UnregisterBroker: lambda image, asked: heartbeats.unregister(image, asked.node_id),
+        BalanceLeaders: lambda image, asked: heartbeats.balance(image, asked.elections_max),
+        AllocateBlock: producer_ids.allocate,
+        AssignDirectories: assignments.assign,
+    }
 
 
 def decisions(running: RunningConfig) -> Decisions:

@@ -15,7 +15,7 @@ from strandline.broker.server.environment import Environment
 from strandline.broker.server.parts.coordinators import CoordinatorParts
 from strandline.broker.server.parts.front import FrontParts
 from strandline.broker.server.parts.logs import LogParts, serve_partitions
-from strandline.broker.server.parts.metadata import load_own_metadata
+from strandline.broker.server.parts.metadata import load_own_metadata, make_metadata_log
 from strandline.broker.server.parts.storage import StorageParts, open_log_dirs
 from strandline.broker.server.upkeep.background import FinishedPurges
 
@@ -29,7 +29,10 @@ async def start_local(
     opening = partial(open_log_dirs, config, environment.clock)
     storage = await StorageParts.make(environment, config, opened, opening)
     purges = FinishedPurges()
-    metadata = await load_own_metadata(environment, config, storage, mirror=None, purges=purges)
+    metadata_log = make_metadata_log(storage, environment.clock)
+    metadata = await load_own_metadata(
+        environment, config, storage, metadata_log, mirror=None, purges=purges
+    )
     warn_of_unreachable_archive(metadata.image)
     tiers = LocalTier(
         storage.log_dirs.log_start_offsets,

@@ -23,10 +23,14 @@ FIELD_CHARACTERS_MAX = 2000
 class FieldFormatter(logging.Formatter):
     """Renders `extra={"fields": {...}}` as key=value pairs."""
 
+    def __init__(self, process: str = "") -> None:
+        super().__init__()
+        self._process = f" [{process}]" if process else ""
+
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         parts = [
-            f"{stamp}.{int(record.msecs):03d}Z",
+            f"{stamp}.{int(record.msecs):03d}Z{self._process}",
             record.levelname,
             record.name.removeprefix(_PACKAGE),
             record.getMessage(),
@@ -56,10 +60,13 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def set_up_logging(level: str) -> None:
-    """Sends everything to standard error; standard output belongs to the ready line."""
+def set_up_logging(level: str, *, process: str = "") -> None:
+    """Sends everything to standard error; standard output belongs to the ready line.
+
+    `process` is told after the time, where several write to one log.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(FieldFormatter())
+    handler.setFormatter(FieldFormatter(process))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)

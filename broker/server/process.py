@@ -33,6 +33,8 @@ OLD_MAX = 30_000
 # With a lower bound complete scans would not be rare: a thousand partitions have as many objects.
 FROZEN_MAX = 500_000
 _FULL = 2
+# In the environment of a process that a supervisor runs: its name, which log lines begin with.
+SUPERVISED = "STRANDLINE_SUPERVISED"
 # For what asyncio runs in a thread: names of hosts, and what has no pool of its own.
 OTHER_THREADS = 2
 
@@ -65,6 +67,8 @@ async def serve(config: BrokerConfig, role: Role) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stopping.begin)
+    if SUPERVISED in os.environ:
+        loop.add_reader(sys.stdin.fileno(), stopping.begin)  # its end: nothing is written to it
     others, collector = DefaultPool(OTHER_THREADS, "default"), GarbageCollector()
     loop.set_default_executor(others)
     environment = process_environment(config)
@@ -74,7 +78,8 @@ async def serve(config: BrokerConfig, role: Role) -> int:
         collector.start()
         listener = broker.listener
         print_or_log(
-            f"strandline ready: broker {config.node_id} at "
+            f"strandline ready: {'controller' if config.membership.is_controller else 'broker'}"
+            f" {config.node_id} at "
             f"{listener.host or '0.0.0.0'}:{listener.port}"
         )
         notify_manager("READY=1")
@@ -102,6 +107,8 @@ class _Stopping:
         self._starting: asyncio.Task[int] | None = None
 
     def begin(self) -> None:
+        if self.event.is_set():
+            return
         self.event.set()
         notify_manager("STOPPING=1")
         starting, self._starting = self._starting, None

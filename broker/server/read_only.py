@@ -83,9 +83,7 @@ async def start_read_only(
         node_id=config.node_id,
         executor=workers.metadata,
     )
-    metadata = await MetadataParts.make(
-        environment, running, metadata_log, following.view, following
-    )
+    metadata = await MetadataParts.make(environment, running, following.view, following)
     tier = RemoteTier.open(
         environment,
         storage,

@@ -12,6 +12,14 @@ def role_of(config: BrokerConfig, *, is_read_only: bool = False) -> Role:
         from strandline.broker.server.read_only import start_read_only
 
         return start_read_only
+    if config.membership.has_controllers:
+        from strandline.broker.server.seat import start_seat
+
+        return start_seat
+    if config.membership.is_controller:
+        from strandline.broker.server.controller import start_controller
+
+        return start_controller
     if config.archive.is_enabled and config.archive.url is not None:
         from strandline.broker.server.tiered import start_tiered
 

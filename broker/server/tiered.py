@@ -18,7 +18,7 @@ from strandline.broker.server.parts.archive import RemoteTier
 from strandline.broker.server.parts.coordinators import CoordinatorParts
 from strandline.broker.server.parts.front import FrontParts
 from strandline.broker.server.parts.logs import LogParts, serve_partitions
-from strandline.broker.server.parts.metadata import load_own_metadata
+from strandline.broker.server.parts.metadata import load_own_metadata, make_metadata_log
 from strandline.broker.server.parts.part import Part
 from strandline.broker.server.parts.storage import StorageParts, open_log_dirs
 from strandline.broker.server.upkeep.archive_upkeep import (
@@ -58,7 +58,10 @@ async def start_tiered(
     )
     await claim.attempt(wait_s=CLAIM_WAIT_S)
     purges = FinishedPurges()
-    metadata = await load_own_metadata(environment, config, storage, mirror=store, purges=purges)
+    metadata_log = make_metadata_log(storage, environment.clock, mirror=store)
+    metadata = await load_own_metadata(
+        environment, config, storage, metadata_log, mirror=store, purges=purges
+    )
     tier = RemoteTier.open(
         environment,
         storage,
@@ -86,9 +89,7 @@ async def start_tiered(
         coordinators,
         wake_tiering=tier.manager.wake,
     )
-    archive = ArchiveParts.make(
-        environment, config, metadata.metadata_log, replicas, claim=claim, tier=tier
-    )
+    archive = ArchiveParts.make(environment, config, metadata_log, replicas, claim=claim, tier=tier)
     front = FrontParts.make(
         environment,
         storage,
@@ -96,11 +97,11 @@ async def start_tiered(
         coordinators,
         logs,
         spawn=spawn,
-        archive=archive.sources(metadata.metadata_log),
+        archive=archive.sources(metadata_log),
     )
     claim.report_to(tier.manager)
     if claim.is_ours:
-        await start_tiering(tier.manager, metadata.metadata_log, workers)
+        await start_tiering(tier.manager, metadata_log, workers)
     return Started(front, storage, archive, metadata, coordinators, logs)
 
 

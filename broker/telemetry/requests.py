@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from strandline.broker.network.responses import Parts
-from strandline.broker.protocol.schema.api import SPECS, ApiKey
+from strandline.broker.protocol.schema.api import SPECS, ApiKey, ApiSpec
 from strandline.broker.protocol.schema.schema import ArrayOf, Response, StructOf
 
 # 2^63 us are 292,000 years: every wait fits.
@@ -208,12 +208,11 @@ class RemoteWaits:
 
 
 class RequestTraffic:
-    """The counters of all APIs of this broker; every served API has a row from the start."""
+    """The counters of all APIs of this node; every served API has a row from the start."""
 
-    def __init__(self) -> None:
+    def __init__(self, specs: Iterable[ApiSpec] = SPECS.values()) -> None:
         self.apis: Mapping[ApiKey, ApiTraffic] = {
-            spec.key: ApiTraffic(spec.supported.lowest, spec.supported.highest)
-            for spec in SPECS.values()
+            spec.key: ApiTraffic(spec.supported.lowest, spec.supported.highest) for spec in specs
         }
         # Kafka's purgatories RemoteFetch and RemoteListOffsets.
         self.remote_fetches = RemoteWaits()

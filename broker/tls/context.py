@@ -50,6 +50,24 @@ def server_context(config: TlsConfig, stores: Stores) -> ssl.SSLContext:
     return context
 
 
+def client_context(config: TlsConfig, stores: Stores, *, checks_name: bool) -> ssl.SSLContext:
+    """Returns the context of connections to other nodes; without a truststore the system's.
+
+    The certificate of this broker is shown to who asks for one. Raises InvalidConfig.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.check_hostname = checks_name
+    _set_versions(context, config)
+    if stores.own is not None:
+        _load_own(context, stores.own)
+    if stores.trusted:
+        _load_trusted(context, stores)
+    else:
+        context.load_default_certs()
+    return context
+
+
 def _set_versions(context: ssl.SSLContext, config: TlsConfig) -> None:
     versions = set(config.enabled_protocols)
     if config.cipher_suites:

@@ -11,6 +11,10 @@ SEQUENCE, SET = 0x30, 0x31
 _LENGTH_BYTES_MAX = 4
 
 
+# Known ones have a dozen, and Python does not print a number of 2 KB.
+_OBJECT_ID_BYTES_MAX = 256
+
+
 class MalformedDer(ValueError):
     """Bytes that are no DER."""
 
@@ -74,7 +78,7 @@ def object_id(content: bytes) -> str:
         if not byte & 0x80:
             arcs.append(value)
             value = 0
-    if not arcs or content[-1] & 0x80:
+    if not arcs or content[-1] & 0x80 or len(content) > _OBJECT_ID_BYTES_MAX:
         raise MalformedDer("an object identifier without an end")
     top = min(arcs[0] // 40, 2)
     return ".".join(map(str, [top, arcs[0] - 40 * top, *arcs[1:]]))

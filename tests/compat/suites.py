@@ -95,6 +95,8 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "300",
     "group.min.session.timeout.ms": "1000",
     "offsets.topic.num.partitions": "5",
+    # 0077 gives compaction 20 seconds, on a machine that runs other tests too.
+    "log.cleaner.backoff.ms": "1000",
 }
 
 

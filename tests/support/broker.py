@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.support.ports import ReservedPort
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-READY = re.compile(r"^strandline ready: broker (\d+) at (\S+):(\d+)$")
+READY = re.compile(r"^strandline ready: (?:broker|controller) (\d+) at (\S+):(\d+)$")
 # Generous: on a loaded machine a start takes many times its second.
 START_TIMEOUT_S = 120.0
 END_TIMEOUT_S = 120.0

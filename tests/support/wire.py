@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from strandline.broker.protocol.codec import codec
-from strandline.broker.protocol.schema.api import SPECS, ApiKey
+from strandline.broker.protocol.schema.api import EVERY_SPEC, ApiKey
 from strandline.broker.protocol.schema.primitives import skip_tags
 from strandline.broker.protocol.schema.schema import Request, Response
 
@@ -22,7 +22,7 @@ def encode_request_header(
     """The header of a request; the client id is not compact even in flexible versions."""
     raw = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(raw)
-    tags = b"\x00" if SPECS[api_key].is_flexible(version) else b""
+    tags = b"\x00" if EVERY_SPEC[api_key].is_flexible(version) else b""
     return struct.pack(">hhih", api_key, version, correlation_id, length) + raw + tags
 
 
@@ -30,7 +30,7 @@ def decode_response_header(api_key: int, version: int, frame: memoryview) -> tup
     """The correlation id of a response, and the position of its body."""
     correlation_id: int = struct.unpack_from(">i", frame)[0]
     # ApiVersions answers with the old header in every version (KIP-511).
-    if api_key == ApiKey.API_VERSIONS or not SPECS[api_key].is_flexible(version):
+    if api_key == ApiKey.API_VERSIONS or not EVERY_SPEC[api_key].is_flexible(version):
         return correlation_id, 4
     return correlation_id, skip_tags(frame, 5, frame[4], len(frame))
 

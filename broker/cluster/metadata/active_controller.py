@@ -25,7 +25,9 @@ from strandline.broker.cluster.metadata.controller_messages import (
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog, MetadataRaced
 from strandline.broker.cluster.metadata.view import MetadataView
+from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.storage.errors import StorageError
+from strandline.storage.model import Offset
 
 # By the type of the request, what is decided on an image.
 Decisions: TypeAlias = Mapping[
@@ -46,8 +48,14 @@ class ActiveController:
         decisions: Decisions,
         *,
         executor: Executor,
+        on_append: Callable[[Sequence[MetadataRecord], Offset], None] = lambda *_: None,
     ) -> None:
-        """`executor` runs the blocking appends; one worker is enough."""
+        """`executor` runs the blocking appends; one worker is enough.
+
+        `on_append` is called with the records of an entry that is durable, and the offset of the
+        first one, before anybody follows it.
+        """
+        self._on_append = on_append
         self.view = view
         self._decisions = decisions
         self._metadata_log = metadata_log
@@ -81,6 +89,7 @@ class ActiveController:
                 except StorageError:
                     self._unsure = True
                     raise
+                self._on_append(decision.records, image.next_offset - len(decision.records))
                 await self.view.take_over(image, delta)  # 3
                 return decision.results  # 4
             raise StorageError(f"the metadata log was changed by others {RACES_MAX} times in a row")

@@ -31,7 +31,13 @@ from strandline.broker.cluster.metadata.controller_messages import (
 )
 from strandline.broker.cluster.metadata.features import FEATURES
 from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
-from strandline.broker.cluster.metadata.placement import check_assignments, place
+from strandline.broker.cluster.metadata.placement import (
+    Pick,
+    by_chance,
+    check_assignments,
+    place,
+    usable_brokers,
+)
 from strandline.broker.cluster.metadata.records import (
     DELETE_ON_DISABLE,
     REMOTE_ENABLED,
@@ -40,6 +46,7 @@ from strandline.broker.cluster.metadata.records import (
     config_records,
     deletion_records,
     finished_purge_record,
+    is_active,
     is_true,
     partition_records,
     topic_records,
@@ -82,13 +89,15 @@ def create_topics(
     defaults: TopicDefaults,
     intent: Intent = Intent.APPLY,
     new_topic_id: Callable[[], TopicId] = entropy.new_id,
+    pick: Pick = by_chance,
 ) -> Decision[TopicResult]:
-    """Returns one result per name, in order. Replicas are placed on the unfenced brokers."""
-    creator = _Creator(image, defaults, new_topic_id)
+    """Returns one result per name, in order; `pick` is the chance of their placement."""
+    creator = _Creator(image, defaults, new_topic_id, pick)
 
     def create(topic: NewTopic) -> tuple[Records, TopicResult]:
         topic_id, replicas, properties = creator.create(topic)
-        return topic_records(topic.name, topic_id, replicas, properties), TopicResult(
+        records = topic_records(topic.name, topic_id, replicas, properties, image.brokers)
+        return records, TopicResult(
             name=topic.name,
             topic_id=topic_id if intent is Intent.APPLY else ZERO_TOPIC_ID,
             partition_count=len(replicas),
@@ -107,8 +116,10 @@ class _Creator:
         image: MetadataImage,
         defaults: TopicDefaults,
         new_topic_id: Callable[[], TopicId],
+        pick: Pick,
     ) -> None:
         self._image = image
+        self._pick = pick
         self._defaults = defaults
         self._new_topic_id = new_topic_id
         # The names that this request creates, by their collision keys.
@@ -177,6 +188,8 @@ class _Creator:
                 )
             replicas[assignment.partition] = assignment.replicas
         check_assignments(list(replicas.values()), self._image.brokers)
+        for number, nodes in replicas.items():
+            _check_some_active(self._image, number, nodes)
         if sorted(replicas) != list(range(len(replicas))):
             raise Refusal(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -201,7 +214,7 @@ class _Creator:
         count = self._defaults.partition_count if count == USE_DEFAULT else count
         factor = self._defaults.replication_factor if factor == USE_DEFAULT else factor
         _check_partition_count(self._partition_count + count)
-        return place(0, count, factor, self._image.unfenced())
+        return place(count, factor, usable_brokers(self._image), pick=self._pick)
 
     def _unused_id(self) -> TopicId:
         topic_id = self._new_topic_id()
@@ -299,15 +312,17 @@ def create_partitions(
     topics: Sequence[NewPartitions],
     *,
     intent: Intent = Intent.APPLY,
+    pick: Pick = by_chance,
 ) -> Decision[TopicResult]:
     """Returns one result per name, in order; `partition_count` of a result is the new total."""
     added_count = 0
 
     def add(asked: NewPartitions) -> tuple[Records, TopicResult]:
         nonlocal added_count
-        topic, replicas = _added_partitions(image, asked, added_count)
+        topic, replicas = _added_partitions(image, asked, added_count, pick)
         added_count += len(replicas)
-        records = partition_records(topic.topic_id, topic.partition_count, replicas)
+        present = topic.partition_count
+        records = partition_records(topic.topic_id, present, replicas, image.brokers)
         return records, TopicResult(
             name=topic.name, topic_id=topic.topic_id, partition_count=asked.partition_count
         )
@@ -316,7 +331,7 @@ def create_partitions(
 
 
 def _added_partitions(
-    image: MetadataImage, asked: NewPartitions, added_count: int
+    image: MetadataImage, asked: NewPartitions, added_count: int, pick: Pick
 ) -> tuple[TopicImage, tuple[Replicas, ...]]:
     topic = image.topics.get(asked.name)
     if topic is None:
@@ -336,7 +351,8 @@ def _added_partitions(
     additional = wanted - present
     _check_partition_count(added_count + additional)
     if asked.assignments is None:
-        replicas = place(present, additional, topic.replication_factor, image.unfenced())
+        brokers = usable_brokers(image)
+        replicas = place(additional, topic.replication_factor, brokers, pick=pick)
     else:
         replicas = asked.assignments
         if len(replicas) != additional:
@@ -346,7 +362,18 @@ def _added_partitions(
                 f" {len(replicas)} assignment(s) were specified.",
             )
         check_assignments(replicas, image.brokers, replication_factor=topic.replication_factor)
+        for number, nodes in enumerate(replicas, present):
+            _check_some_active(image, number, nodes)
     return topic, replicas
+
+
+def _check_some_active(image: MetadataImage, number: int, nodes: Replicas) -> None:
+    if not any(is_active(image.brokers.get(node)) for node in nodes):
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "All brokers specified in the manual partition assignment for partition"
+            f" {number} are fenced or in controlled shutdown.",
+        )
 
 
 def _check_partition_count(count: int) -> None:

@@ -6,6 +6,13 @@ group.version        1, where the group protocol of KIP-848 is served
 transaction.version  0, 1 and 2 (KIP-890), by default 2: see `TransactionVersion`
 
 A new cluster begins with a record for each; as in Kafka, a feature without a record has level 0.
+
+A broker in a cluster of Apache Kafka's controllers finds what they finalized. It claims the levels
+that it can follow (`CLAIMED`), and does not take part in a cluster with others: clients would ask
+it for what it does not serve.
+
+eligible.leader.replicas.version  1 (KIP-966): the controller keeps them
+kraft.version                     1 (KIP-853): the controllers keep their voters
 """
 
 from __future__ import annotations
@@ -37,6 +44,16 @@ _ALL = (
 )
 FEATURES: Mapping[str, Feature] = {feature.name: feature for feature in _ALL}
 
+# The newest metadata.version whose records this release reads: 4.4-IV2.
+_METADATA_VERSION_READ = 33
+# Levels that this release follows where another controller decides.
+CLAIMED: Mapping[str, range] = {
+    **{feature.name: range(feature.lowest, feature.highest + 1) for feature in _ALL},
+    "metadata.version": range(7, _METADATA_VERSION_READ + 1),
+    "eligible.leader.replicas.version": range(2),
+    "kraft.version": range(2),
+}
+
 
 def first_levels() -> list[MetadataRecord]:
     """The levels of a new cluster."""
@@ -46,9 +63,7 @@ def first_levels() -> list[MetadataRecord]:
 def check_levels(levels: Mapping[str, int]) -> None:
     """Raises UnsupportedFormat for a level that only a later release can have set."""
     for name, level in levels.items():
-        feature = FEATURES.get(name)
-        is_known = level == 0 if feature is None else feature.lowest <= level <= feature.highest
-        if not is_known:
+        if level and level not in CLAIMED.get(name, ()):
             raise UnsupportedFormat(
                 f"the metadata have level {level} of the feature {name}, which this release does"
                 " not know: a later release set it, start that one or a newer one"

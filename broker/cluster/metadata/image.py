@@ -113,6 +113,13 @@ class PartitionImage:
             **{name: tuple(getattr(record, name) or ()) for name in _LISTS},
         )
 
+    def is_led_by(self, node_id: NodeId) -> bool:
+        """Whether that node leads, and alone has all that was acknowledged.
+
+        Brokers do not replicate yet: a leader with others in sync would answer for them.
+        """
+        return self.leader == node_id and self.isr == (node_id,)
+
     def changed_by(self, change: PartitionChangeRecord) -> PartitionImage:
         """Returns the state after a change (PartitionRegistration.merge)."""
         values: dict[str, Any] = {
@@ -181,13 +188,15 @@ class TopicImage:
 class MetadataImage:
     """The metadata that all brokers of a cluster share; `cluster_id` is empty only in version 0.
 
-    `next_offset` is the offset of the next record, counted as in Kafka's log.
+    `next_offset` is the offset of the next record, counted as in Kafka's log, and `epoch` that of
+    the controller that wrote the last one; a lone broker goes on with the one that it finds.
 
     Raises UnsupportedFormat for a level of a feature that only a later release knows.
     """
 
     version: int = 0
     next_offset: Offset = 0
+    epoch: Epoch = 0
     cluster_id: str = ""
     # As they registered, with the changes since.
     brokers: ImageSection[NodeId, RegisterBrokerRecord] = field(default_factory=ImageSection)
@@ -224,10 +233,6 @@ class MetadataImage:
         """Returns the finalized level of a feature (KIP-584), 0 if it is not finalized."""
         return self.feature_levels.get(feature, 0)
 
-    def unfenced(self) -> tuple[NodeId, ...]:
-        """Returns the brokers that can lead partitions, in the order of their ids."""
-        return tuple(sorted(node for node, one in self.brokers.items() if not one.fenced))
-
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
         """Returns the partition, or None if there is no such topic or number."""
         topic = self.topics.get(topic_partition.topic)
@@ -261,6 +266,7 @@ class MetadataDelta:
         self.before = before
         self.version = after.version
         self.next_offset = after.next_offset
+        self.epoch = after.epoch
         self.cluster_id = after.cluster_id
         self.brokers = SectionDelta(before.brokers, after.brokers)
         # The topic that records change now.
@@ -283,6 +289,7 @@ class MetadataDelta:
         return MetadataImage(
             version=self.version,
             next_offset=self.next_offset,
+            epoch=self.epoch,
             cluster_id=self.cluster_id,
             brokers=self.brokers.finish(),
             topics=self._by_name.finish(),

@@ -41,7 +41,7 @@ from strandline.broker.protocol.formats.metadata_records import (
 from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.errors import MalformedRequest
 from strandline.storage.errors import CorruptFile, CorruptRecords, UnsupportedFormat
-from strandline.storage.model import Offset
+from strandline.storage.model import Epoch, Offset
 from strandline.storage.records.batch.any_batch import walk
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from strandline.storage.remote.keys import (
@@ -75,11 +75,15 @@ NO_ENTRY_CHECKSUM = "00000000"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One decoded entry. One of before has `old` records, and its records were not counted."""
+    """One decoded entry. One of before has `old` records, and its records were not counted.
+
+    Without an epoch it is of that of the entry before.
+    """
 
     cluster_id: str
     previous: str
     offset: Offset = 0
+    epoch: Epoch | None = None
     records: tuple[MetadataRecord, ...] = ()
     old: tuple[Fields, ...] = ()
 
@@ -99,7 +103,13 @@ class Entry:
                 f"metadata log entry {delta.version + 1} begins at offset {self.offset}, those"
                 f" before it end at {delta.next_offset}"
             )
-        delta.next_offset = self.offset
+        epoch = delta.epoch if self.epoch is None else self.epoch
+        if epoch < delta.epoch:
+            raise CorruptFile(
+                f"metadata log entry {delta.version + 1} is of epoch {epoch}, those before it"
+                f" are of {delta.epoch}"
+            )
+        delta.next_offset, delta.epoch = self.offset, epoch
         delta.replay(self.records)
 
 
@@ -121,6 +131,7 @@ def encode_entry(
     records: Sequence[MetadataRecord],
     *,
     before: MetadataImage,
+    epoch: Epoch,
     cluster_id: str,
     previous: str,
     writer: str,
@@ -133,6 +144,7 @@ def encode_entry(
             "cluster_id": cluster_id,
             "index": before.version + 1,
             "offset": before.next_offset,
+            **_epoch_field(epoch),
             "previous": previous,
             "writer": writer,
             "records": [record_to_json(record) for record in records],
@@ -155,6 +167,7 @@ def decode_entry(content: bytes, *, key: str, index: int) -> Entry:
         cluster_id=cluster_id,
         previous=previous,
         offset=fields.count("offset"),
+        epoch=fields.optional_integer("epoch"),
         records=_decode(found, key),
     )
 
@@ -173,6 +186,7 @@ def encode_snapshot(
             "cluster_id": image.cluster_id,
             "index": image.version,
             "offset": image.next_offset,
+            **_epoch_field(image.epoch),
             "previous": head_checksum,
             "records": _encode_batches(image_records(image), pause),
         },
@@ -194,7 +208,13 @@ def decode_snapshot(content: bytes, *, key: str, index: int) -> Snapshot:
     else:
         delta.apply(_decode_batches(fields.text("records"), key))
         delta.next_offset = fields.count("offset")
+        delta.epoch = fields.optional_integer("epoch") or 0
     return Snapshot(image=delta.image(), head_checksum=fields.text("previous"), is_old=is_old)
+
+
+def _epoch_field(epoch: Epoch) -> dict[str, int]:
+    """The log of a lone broker has none, nor knows an earlier release of it."""
+    return {"epoch": epoch} if epoch else {}
 
 
 def encode_boundary(index: int) -> bytes:

@@ -5,14 +5,15 @@
     metadata/snapshot/00000000000000000040.json   the whole image after entry 40
     metadata/boundary                             the entries whose names pruning may have freed
 
-    entry     {"format", "version", "cluster_id", "index", "offset", "previous", "writer",
+    entry     {"format", "version", "cluster_id", "index", "offset", "epoch", "previous", "writer",
                "records": [...]}
-    snapshot  {"format", "version", "cluster_id", "index", "offset", "previous", "records"}
+    snapshot  {"format", "version", "cluster_id", "index", "offset", "epoch", "previous", "records"}
     boundary  {"format", "version", "index"}
 
 The records are Kafka's: in Kafka's JSON, and in a snapshot, whose records make its image out of
 nothing, as batches of bytes (log_format.py).
-`offset` is the offset of the first one in Kafka's count, in a snapshot of the next one.
+`offset` is the offset of the first one in Kafka's count, in a snapshot of the next one. `epoch` is
+that of the controller that wrote the entry, where a process of its own did: each start has another.
 `previous` is the checksum of the entry before (in a snapshot: of the entry it ends with), so a mix
 of two histories is detected. `writer` is new for every attempt to append: two brokers never write
 the same bytes, and a writer recognises its own entry after a lost answer.
@@ -70,7 +71,7 @@ from strandline.broker.cluster.metadata.log_reader import (
     write_boundary,
 )
 from strandline.broker.cluster.metadata.mirror import MetadataMirror
-from strandline.broker.protocol.formats.metadata_records import MetadataRecord
+from strandline.broker.protocol.formats.metadata_records import MetadataRecord, NoOpRecord
 from strandline.storage.crash_points import (
     METADATA_AFTER_ENTRY,
     METADATA_AFTER_SNAPSHOT,
@@ -83,6 +84,7 @@ from strandline.storage.errors import (
     StorageError,
     TierError,
 )
+from strandline.storage.model import Epoch
 from strandline.storage.remote.keys import metadata_log_key, metadata_snapshot_key, new_unique
 from strandline.storage.remote.object_store.interface import IfAbsent, ObjectStore
 
@@ -231,8 +233,20 @@ class MetadataLog:
             return self.refresh()
         return self.image
 
-    def append(self, records: Sequence[MetadataRecord]) -> tuple[MetadataDelta, MetadataImage]:
+    def begin_epoch(self) -> None:
+        """Begins the epoch of a controller that others follow, by an entry of its own.
+
+        Its records stand for the two control records with which Kafka's epochs begin. Raises
+        MetadataRaced if another one did so at the same time, and as `append` does.
+        """
+        self.append([NoOpRecord(), NoOpRecord()], epoch=self.image.epoch + 1)
+
+    def append(
+        self, records: Sequence[MetadataRecord], *, epoch: Epoch | None = None
+    ) -> tuple[MetadataDelta, MetadataImage]:
         """Writes the records durably as one entry; returns what it changed, and the image after it.
+
+        Without an `epoch` that of the entry before goes on.
 
         Raises MetadataRaced if the image they were decided on is no longer the newest. After any
         other StorageError the outcome is unknown; the next append finds out, because it then loses
@@ -244,11 +258,13 @@ class MetadataLog:
         before = self.image
         delta = MetadataDelta(before)
         delta.cluster_id = self._cluster_id
+        delta.epoch = before.epoch if epoch is None else epoch
         delta.replay(records)
         image = delta.image()
         content = encode_entry(
             records,
             before=before,
+            epoch=image.epoch,
             cluster_id=self._cluster_id,
             previous=self._loaded.head_checksum,
             writer=new_unique(),

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from strandline.broker.protocol.formats.metadata_records import (
+    MIGRATING_DIRECTORY,
     UNASSIGNED_DIRECTORY,
     AccessControlEntryRecord,
     ClientQuotaRecord,
@@ -27,6 +28,7 @@ from strandline.broker.protocol.formats.metadata_records import (
     MetadataRecord,
     PartitionRecord,
     QuotaEntityPart,
+    RegisterBrokerRecord,
     RemoveTopicRecord,
     RemoveUserScramCredentialRecord,
     TopicRecord,
@@ -39,6 +41,7 @@ from strandline.storage.model import TopicId
 
 NodeId: TypeAlias = int
 Replicas: TypeAlias = tuple[NodeId, ...]
+Brokers: TypeAlias = Mapping[NodeId, RegisterBrokerRecord]
 
 REMOTE_ENABLED = "remote.storage.enable"
 DELETE_ON_DISABLE = "remote.log.delete.on.disable"
@@ -90,33 +93,65 @@ def may_be_archived(properties: Mapping[str, str]) -> bool:
 
 
 def topic_records(
-    name: str, topic_id: TopicId, replicas: tuple[Replicas, ...], properties: Mapping[str, str]
+    name: str,
+    topic_id: TopicId,
+    replicas: tuple[Replicas, ...],
+    properties: Mapping[str, str],
+    brokers: Brokers | None = None,
 ) -> list[MetadataRecord]:
-    """A new topic; `replicas[p]` are the nodes of partition p, its first leader first."""
+    """A new topic; `replicas[p]` are the nodes of partition p, its preferred leader first.
+
+    `brokers` are as for `partition_records`.
+    """
     return [
         TopicRecord(name=name, topic_id=topic_id),
         *config_records(ConfigResourceType.TOPIC, name, {}, properties),
-        *partition_records(topic_id, 0, replicas),
+        *partition_records(topic_id, 0, replicas, brokers),
     ]
 
 
 def partition_records(
-    topic_id: TopicId, first_partition: int, replicas: tuple[Replicas, ...]
+    topic_id: TopicId,
+    first_partition: int,
+    replicas: tuple[Replicas, ...],
+    brokers: Brokers | None = None,
 ) -> list[MetadataRecord]:
-    """New partitions `first_partition` and up; the topic has exactly the lower ones."""
-    return [
-        PartitionRecord(
-            partition_id=partition,
-            topic_id=topic_id,
-            replicas=nodes,
-            isr=nodes,
-            leader=nodes[0],
-            leader_epoch=0,
-            partition_epoch=0,
-            directories=(UNASSIGNED_DIRECTORY,) * len(nodes),
+    """New partitions `first_partition` and up; the topic has exactly the lower ones.
+
+    `brokers` are those that are registered: replicas on active ones are in sync, and the first of
+    them leads. Without `brokers` all count as active, and their log folders as unknown.
+    """
+    records: list[MetadataRecord] = []
+    for partition, nodes in enumerate(replicas, first_partition):
+        isr, directories = nodes, (UNASSIGNED_DIRECTORY,) * len(nodes)
+        if brokers is not None:
+            isr = tuple(node for node in nodes if is_active(brokers.get(node)))
+            directories = tuple(_directory(brokers.get(node)) for node in nodes)
+        records.append(
+            PartitionRecord(
+                partition_id=partition,
+                topic_id=topic_id,
+                replicas=nodes,
+                isr=isr,
+                leader=isr[0],
+                leader_epoch=0,
+                partition_epoch=0,
+                directories=directories,
+            )
         )
-        for partition, nodes in enumerate(replicas, first_partition)
-    ]
+    return records
+
+
+def is_active(broker: RegisterBrokerRecord | None) -> bool:
+    """Whether a broker may lead partitions."""
+    return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
+
+
+def _directory(broker: RegisterBrokerRecord | None) -> uuid.UUID:
+    """The log folder of a new replica: its broker decides, unless it has only one."""
+    if broker is None or len(broker.log_dirs) > 1:
+        return UNASSIGNED_DIRECTORY
+    return broker.log_dirs[0] if broker.log_dirs else MIGRATING_DIRECTORY
 
 
 def deletion_records(topic: DeletedTopic, properties: Mapping[str, str]) -> list[MetadataRecord]:

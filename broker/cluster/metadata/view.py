@@ -44,7 +44,9 @@ class MetadataView:
         """
         async with self._publishing:
             self._followers += followers
-            await _publish(followers, MetadataDelta(MetadataImage(), self._image), self._image)
+            # Not one whose publication waits: they get its changes with the others.
+            image = self._followed
+            await _publish(followers, MetadataDelta(MetadataImage(), image), image)
 
     async def take_over(self, image: MetadataImage, delta: MetadataDelta | None = None) -> None:
         """Takes over a newer image; returns when all followers have applied it.

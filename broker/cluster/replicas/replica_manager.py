@@ -232,7 +232,8 @@ class ReplicaManager:
             served = self._partitions.get(key)
             if served is None:
                 continue
-            if (served.leader_epoch, served.leader_id) != (one.leader_epoch, one.leader):
+            elected = (one.leader_epoch, one.leader, one.is_led_by(self._node_id))
+            if (served.leader_epoch, served.leader_id, served.is_leader) != elected:
                 self._elect(served, one)
             if changed:
                 served.log.local.update_config(config)
@@ -287,7 +288,7 @@ class ReplicaManager:
 
     def _elect(self, served: Partition, led: PartitionImage) -> None:
         """Follows an election: this broker leads, or not any more, or under another epoch."""
-        if led.leader == self._node_id:
+        if led.is_led_by(self._node_id):
             served.begin_leading(led.leader, led.leader_epoch)
             self._tiers.begin_leading(served.log, led)
         else:
@@ -336,7 +337,7 @@ class ReplicaManager:
     ) -> None:
         topic_partition = TopicPartition(topic.name, partition.partition)
         self._moved_here.discard(topic_partition)
-        is_leader = partition.leader == self._node_id
+        is_leader = partition.is_led_by(self._node_id)
         served = Partition(
             topic_partition,
             topic.topic_id,

@@ -203,11 +203,17 @@ class Slots(Generic[S]):
         Raises CoordinatorFault.
         """
         await self.ensure_topic()
+        where = self.place_of(name)
+        if where is None:
+            raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return where
+
+    def place_of(self, name: str) -> TopicPartition | None:
+        """Returns where an id lies, whoever leads that; None without the topic."""
         topic = self.topic()
         if topic is None:
-            raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        index = coordinating_partition(name, topic.partition_count)
-        return TopicPartition(topic.name, index)
+            return None
+        return TopicPartition(topic.name, coordinating_partition(name, topic.partition_count))
 
     def at(self, index: int) -> Slot[S] | None:
         """Returns the slot of a partition, in any state; None if it is not on this broker."""
@@ -222,7 +228,7 @@ class Slots(Generic[S]):
             return slot
         led = topic.partitions[index]
         # It may have been offline when the metadata said that it is led here.
-        return self.on_lead(index, led.leader_epoch) if led.leader == self._node_id else None
+        return self.on_lead(index, led.leader_epoch) if led.is_led_by(self._node_id) else None
 
     # --- leading -----------------------------------------------------------------------------
 
@@ -233,7 +239,7 @@ class Slots(Generic[S]):
         for topic in delta.topics.changed():
             if topic.name == self._topic.name:
                 for led in topic.partitions:
-                    if led.leader == self._node_id:
+                    if led.is_led_by(self._node_id):
                         self.on_lead(led.partition, led.leader_epoch)
                     else:
                         resigned += self.on_resign(led.partition)

@@ -5,6 +5,8 @@
     go_on_all  what lacks markers still, the longest waiting first: a full disk, an offline folder,
                more partitions than one turn takes
 
+A marker of a partition that another broker leads is sent there; its answer goes on as well.
+
 The coordinator's log has step 1, so a start takes up whatever is left here. A partition may get a
 marker a second time, which changes nothing there.
 """
@@ -17,11 +19,16 @@ from itertools import islice
 
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.transactions import transaction as rules
+from strandline.broker.coordination.transactions.marker_channel import (
+    MarkerChannel,
+    SentMarker,
+)
 from strandline.broker.coordination.transactions.markers import (
     EndMarker,
     LocalMarkers,
     log_missing_marker,
 )
+from strandline.broker.coordination.transactions.peers import TransactionPeers
 from strandline.broker.coordination.transactions.states import TransactionSlot, TransactionStates
 from strandline.broker.coordination.transactions.transaction import Transaction, TransactionState
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -45,15 +52,20 @@ class _Ending:
     """A transaction after step 1, and the partitions that lack a marker.
 
     `prepared_end` is the end of the coordinator's log with step 1 in it. `lacking` begins with
-    those that were not asked for longest.
+    those that were not asked for longest; of those in `sent` another broker is asked now.
     """
 
-    __slots__ = ("is_tried", "lacking", "prepared_end")
+    __slots__ = ("is_tried", "lacking", "prepared_end", "sent")
 
     def __init__(self, transaction: Transaction, prepared_end: Offset) -> None:
         self.prepared_end = prepared_end
         self.lacking = dict.fromkeys(transaction.partitions)
+        self.sent: dict[TopicPartition, EndMarker] = {}
         self.is_tried = False
+
+    def __len__(self) -> int:
+        """How many markers it lacks."""
+        return len(self.lacking) + len(self.sent)
 
 
 class TransactionEnds:
@@ -69,9 +81,10 @@ class TransactionEnds:
         is_gone: Callable[[TopicPartition], bool],
         is_settling: Callable[[TopicPartition], bool],
         wake: Callable[[], None],
+        others: TransactionPeers | None = None,
     ) -> None:
         """`is_gone` says whether a partition was deleted, `is_settling` whether it takes no marker
-        yet. `wake` lets `go_on_all` be called soon.
+        yet. `wake` lets `go_on_all` be called soon. A lone broker has no `others`.
         """
         self._states = states
         self._markers = markers
@@ -82,13 +95,14 @@ class TransactionEnds:
         # By transactional id; the first are those that `go_on_all` tries next.
         self._ending: OrderedDict[str, _Ending] = OrderedDict()
         self._quiet_log = quiet_log
+        self._channel = None if others is None else MarkerChannel(others, self._answered)
 
     def __len__(self) -> int:
         return len(self._ending)
 
     def lacking_counts(self) -> list[int]:
         """Returns how many markers each lacks."""
-        return [len(ending.lacking) for ending in self._ending.values()]
+        return [len(ending) for ending in self._ending.values()]
 
     def transactions(self) -> Iterable[Transaction]:
         return filter(None, map(self._states.find, self._ending))
@@ -107,7 +121,7 @@ class TransactionEnds:
         self.take_up(slot, transaction)
         self._finish(slot, transaction, MARKERS_PER_TURN_MAX)
         ending = self._ending.get(transaction.transactional_id)
-        if ending is not None and len(ending.lacking) < len(transaction.partitions):
+        if ending is not None and len(ending) < len(transaction.partitions):
             self._wake()
 
     def go_on(self, transactional_id: str) -> None:
@@ -142,11 +156,11 @@ class TransactionEnds:
         if slot is None or current is None or not current.state.is_ending:
             del self._ending[transactional_id]
             return True
-        lacking_before = len(ending.lacking)
+        lacking_before = len(ending)
         self._finish(slot, current, markers_max)
         if transactional_id not in self._ending:
             return True
-        is_onward = len(ending.lacking) < lacking_before
+        is_onward = len(ending) < lacking_before
         self._ending.move_to_end(transactional_id, last=not is_onward)
         return is_onward
 
@@ -166,11 +180,13 @@ class TransactionEnds:
         )
         for partition in tuple(islice(lacking, markers_max)):
             del lacking[partition]
+            if self._is_sent(ending, SentMarker(transaction.transactional_id, marker, partition)):
+                continue
             if self._is_marked(transaction, partition, marker):
                 crash_point(TRANSACTION_AFTER_MARKER)  # 2
             else:
                 lacking[partition] = None
-        if lacking:
+        if len(ending):
             return
         try:
             self._states.write(slot, rules.complete(transaction, now_ms=self._clock.now_ms()))
@@ -179,6 +195,27 @@ class TransactionEnds:
         del self._ending[transaction.transactional_id]
         crash_point(TRANSACTION_AFTER_COMPLETE)  # 3
 
+    def _is_sent(self, ending: _Ending, sent: SentMarker) -> bool:
+        """Returns whether a marker is on its way to another broker."""
+        if self._channel is None or not self._channel.send(sent):
+            return False
+        ending.sent[sent.partition] = sent.marker
+        return True
+
+    def _answered(self, sent: SentMarker, code: ErrorCode) -> None:
+        """Another broker has written a marker, or could not."""
+        ending = self._ending.get(sent.transactional_id)
+        if ending is None or ending.sent.get(sent.partition) != sent.marker:
+            # It was resigned, and perhaps taken up again under another epoch.
+            return
+        del ending.sent[sent.partition]
+        if not self._is_over(sent.transactional_id, sent.partition, code):
+            ending.lacking[sent.partition] = None  # until `go_on_all`
+            return
+        crash_point(TRANSACTION_AFTER_MARKER)  # 2
+        if not len(ending):
+            self._go_on(sent.transactional_id, MARKERS_PER_TURN_MAX)
+
     def _is_marked(
         self, transaction: Transaction, partition: TopicPartition, marker: EndMarker
     ) -> bool:
@@ -186,11 +223,15 @@ class TransactionEnds:
         if self._is_settling(partition):
             return False
         code = self._markers.write(marker, partition)
+        return self._is_over(transaction.transactional_id, partition, code)
+
+    def _is_over(self, transactional_id: str, partition: TopicPartition, code: ErrorCode) -> bool:
+        """Returns whether a marker needs no further attempt."""
         if code is ErrorCode.NONE:
             return True
         if self._is_gone(partition) and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return True
-        log_missing_marker(self._quiet_log, transaction.transactional_id, partition, code)
+        log_missing_marker(self._quiet_log, transactional_id, partition, code)
         # A newer producer or coordinator has ended this transaction in the partition already.
         return code in (
             ErrorCode.INVALID_PRODUCER_EPOCH,

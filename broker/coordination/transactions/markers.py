@@ -1,9 +1,10 @@
 """Writes the markers that end transactions: the way from a coordinator to the partitions.
 
-    coordinator --> TransactionMarker --> LocalMarkers --> partitions that this broker leads
+    coordinator --> EndMarker --> LocalMarkers  --> partitions that this broker leads
+                              --> MarkerChannel --> WriteTxnMarkers to the leader, whose handler
+                                                    calls `LocalMarkers.write`
 
-This broker leads every partition, so a marker is an append. With several brokers the coordinator
-sends WriteTxnMarkers to the leader, whose handler calls `LocalMarkers.write` as well.
+In a partition of this broker a marker is an append.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ class TransactionStates:
         self._slots = slots
         self._metadata = metadata
         self._clock = clock
+        self.place_of = slots.place_of
         # By transactional id, the end of the last record if that is above the high watermark.
         self._unreplicated: dict[str, tuple[Journal, Offset]] = {}
 

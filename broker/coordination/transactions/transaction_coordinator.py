@@ -43,6 +43,7 @@ from strandline.broker.coordination.transactions import transaction as rules
 from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.coordination.transactions.ends import TransactionEnds
 from strandline.broker.coordination.transactions.markers import LocalMarkers
+from strandline.broker.coordination.transactions.peers import TransactionPeers
 from strandline.broker.coordination.transactions.power_loss.left_open import LeftOpen
 from strandline.broker.coordination.transactions.power_loss.repair import PowerLossRepair
 from strandline.broker.coordination.transactions.producer_ids import ProducerIds
@@ -113,10 +114,12 @@ class TransactionCoordinator:
         clock: Clock,
         reads: Executor,
         believed_ms: Callable[[], TimestampMs] | None = None,
+        others: TransactionPeers | None = None,
     ) -> None:
         """`config` gives the keys in force; `reads` runs the blocking part of loading.
 
-        `believed_ms` is the time by which ids expire, by default the clock's.
+        `believed_ms` is the time by which ids expire, by default the clock's. `others` are the
+        brokers that lead partitions, too.
         """
         self._config = config
         self._metadata = metadata
@@ -164,10 +167,15 @@ class TransactionCoordinator:
             is_gone=self._is_gone,
             is_settling=self._repair.is_settling,
             wake=self._runtime.wake,
+            others=others,
         )
         self.is_settling = self._repair.is_settling
-        self._verification = PartitionVerification(self._states, self._repair, config, clock)
+        self._verification = PartitionVerification(
+            self._states, self._repair, config, clock, others
+        )
         self.confirm = self._verification.confirm
+        self.elsewhere = self._verification.elsewhere
+        self.confirm_elsewhere = self._verification.confirm_elsewhere
         self.find = self._states.find
         self._ended_total = Counter(dict.fromkeys(EndOutcome, 0))
         now_ms = self._runtime.now().monotonic_ms

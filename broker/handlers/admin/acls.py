@@ -22,7 +22,7 @@ from strandline.broker.authorization.changes import AclResult, CreateAcls, Delet
 from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
-from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.messages.create_acls import (
     AclCreationResult,
     CreateAclsRequest,
@@ -58,7 +58,7 @@ CREATED_AT_ONCE_MAX = 2000
 class AclHandlers:
     """Handlers of the ACL APIs: decode, ask `authorization.changes`, encode."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: NodeServices) -> None:
         self._metadata = services.metadata
         self._controller = services.controller
         self._workers = services.records

@@ -32,7 +32,7 @@ from strandline.broker.handlers.admin.logger_configs import (
     set_levels,
 )
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
-from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
@@ -55,7 +55,7 @@ ResultT = TypeVar("ResultT", AlterConfigsResourceResponse, IncrementalAlterConfi
 class AlterConfigsHandlers:
     """Handlers of the two APIs that change configurations."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: NodeServices) -> None:
         self._controller = services.controller
         self._services = services
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from strandline.broker.cluster.metadata.controller_messages import Intent, Refusal
 from strandline.broker.cluster.metadata.records import QuotaEntity
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
-from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -44,7 +44,7 @@ MATCHES_NOTHING = "\x00"
 class ClientQuotaHandlers:
     """Handlers of the quota APIs: decode, ask `quotas.changes`, encode."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: NodeServices) -> None:
         self._metadata = services.metadata
         self._controller = services.controller
 

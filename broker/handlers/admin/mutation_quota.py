@@ -17,7 +17,7 @@ from strandline.broker.cluster.metadata.controller_messages import (
     TopicDefaults,
 )
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.schema.errors import ErrorCode
 
 REFUSED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -28,7 +28,9 @@ T = TypeVar("T")
 class Admission:
     """The quota check of one request."""
 
-    def __init__(self, services: Services, context: RequestContext, *, strict_from: int) -> None:
+    def __init__(
+        self, services: NodeServices, context: RequestContext, *, strict_from: int
+    ) -> None:
         """`strict_from` is the first version of the API that knows the error code."""
         self._quota = services.quotas.mutation(
             context.caller.user, context.client_id, strict=context.api_version >= strict_from

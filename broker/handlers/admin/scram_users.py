@@ -22,7 +22,7 @@ from strandline.broker.cluster.metadata.controller_messages import (
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import SCRAM_MECHANISMS, scram_records
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
-from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.protocol.messages.alter_user_scram_credentials import (
     AlteredScramUser,
@@ -58,7 +58,7 @@ Change: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
 class ScramUserHandlers:
     """Handlers of the SCRAM APIs: decode, decide on the newest image, encode."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: NodeServices) -> None:
         self._metadata = services.metadata
         self._controller = services.controller
 

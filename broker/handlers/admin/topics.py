@@ -28,6 +28,7 @@ from strandline.broker.cluster.metadata.controller_messages import (
     TopicReference,
     TopicResult,
 )
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.rows import ConfigRow, describe_topic
 from strandline.broker.handlers.admin.mutation_quota import (
     REFUSED,
@@ -36,7 +37,7 @@ from strandline.broker.handlers.admin.mutation_quota import (
     creation_cost,
 )
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
-from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -56,6 +57,7 @@ from strandline.broker.protocol.messages.delete_topics import (
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import StorageError
+from strandline.storage.model import TopicId
 
 # Before v3, clients do not know TOPIC_DELETION_DISABLED.
 FIRST_VERSION_WITH_DELETION_DISABLED = 3
@@ -69,7 +71,9 @@ FIRST_STRICT_ADDITION = 3
 class TopicHandlers:
     """Handlers of the three APIs that create, delete and extend topics."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: NodeServices, replicas: ReplicaManager | None = None) -> None:
+        """Answers wait for the `replicas` of this node, if it has any."""
+        self._replicas = replicas
         self._metadata = services.metadata
         self._controller = services.controller
         self._services = services
@@ -89,12 +93,16 @@ class TopicHandlers:
         done = await self._ask(
             CreateTopics(topics, _intent(request.validate_only)), (topic.name for topic in topics)
         )
-        await self._services.replicas.created(result.topic_id for result in done)
+        await self._created_here(result.topic_id for result in done)
         results = [*done, *(_throttled(topic.name) for topic in refused)]
         return CreateTopicsResponse(
             throttle_time_ms=admission.throttle_ms,
             topics=[self._created(result) for result in results],
         )
+
+    async def _created_here(self, topic_ids: Iterable[TopicId]) -> None:
+        if self._replicas is not None:
+            await self._replicas.created(topic_ids)
 
     def _created(self, result: TopicResult) -> CreatableTopicResult:
         if result.error_code is not ErrorCode.NONE:
@@ -133,7 +141,8 @@ class TopicHandlers:
         done: Sequence[DeleteResult]
         try:
             done = await self._controller.ask(DeleteTopics(references))
-            await self._services.replicas.deleted(result.topic_id for result in done)
+            if self._replicas is not None:
+                await self._replicas.deleted(result.topic_id for result in done)
         except StorageError as error:
             code = ErrorCode(error.kafka_code)
             done = [_not_deleted(r, code, str(error)) for r in dict.fromkeys(references)]
@@ -174,7 +183,7 @@ class TopicHandlers:
             CreatePartitions(topics, _intent(request.validate_only)),
             (topic.name for topic in topics),
         )
-        await self._services.replicas.created(result.topic_id for result in done)
+        await self._created_here(result.topic_id for result in done)
         results = [*done, *(_throttled(topic.name) for topic in refused)]
         return CreatePartitionsResponse(
             throttle_time_ms=admission.throttle_ms,

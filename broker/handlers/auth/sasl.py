@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from strandline.broker.audit.login import Login
 from strandline.broker.handlers.auth.failed_logins import FailedLogins
-from strandline.broker.handlers.dispatch.dispatch import LENGTH_BYTES, Dispatcher
+from strandline.broker.handlers.dispatch.dispatch import LENGTH_BYTES, RequestDispatcher
 from strandline.broker.handlers.services.services import RequestContext
 from strandline.broker.network.responses import (
     Answer,
@@ -106,7 +106,7 @@ class SaslGate(AuthenticationGate):
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
+        dispatcher: RequestDispatcher,
         settings: SaslSettings,
         *,
         listener: str,

@@ -11,7 +11,7 @@ from strandline.broker.handlers.authorization.described import may_create
 from strandline.broker.handlers.authorization.steps import Answer, Step, then, with_rows
 from strandline.broker.handlers.dispatch.dispatch import Handler
 from strandline.broker.handlers.services.limits import refuse_flood, refuse_partition_flood
-from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -80,7 +80,7 @@ def shown_configs(
     )
 
 
-def delete_topics(services: Services) -> Step:
+def delete_topics(services: NodeServices) -> Step:
     """The step of DeleteTopics: who may not describe a topic does not learn whether it exists."""
 
     def step(handler: Handler) -> Handler:
@@ -109,7 +109,7 @@ def delete_topics(services: Services) -> Step:
 
 
 def _deletable(
-    services: Services, topics: Sequence[DeleteTopicState], context: RequestContext
+    services: NodeServices, topics: Sequence[DeleteTopicState], context: RequestContext
 ) -> tuple[list[DeleteTopicState], list[DeletableTopicResult]]:
     """Returns the topics that the handler may answer, and answers for the others."""
     access, existing = context.access, services.metadata.image.topics
@@ -155,7 +155,7 @@ def producer_id(request: InitProducerIdRequest, context: RequestContext) -> Erro
     return CLUSTER_DENIED
 
 
-def add_partitions(services: Services) -> Step:
+def add_partitions(services: NodeServices) -> Step:
     """The step of AddPartitionsToTxn: all partitions, or none."""
 
     def step(handler: Handler) -> Handler:
@@ -197,7 +197,9 @@ def add_partitions(services: Services) -> Step:
     return step
 
 
-def _not_added(services: Services, topic: AddPartitionsToTxnTopic) -> AddPartitionsToTxnTopicResult:
+def _not_added(
+    services: NodeServices, topic: AddPartitionsToTxnTopic
+) -> AddPartitionsToTxnTopicResult:
     image = services.metadata.image
     return AddPartitionsToTxnTopicResult(
         name=topic.name,

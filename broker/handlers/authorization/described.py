@@ -16,7 +16,7 @@ from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.handlers.authorization.steps import Answer, Step, then, with_rows
 from strandline.broker.handlers.dispatch.dispatch import Handler
 from strandline.broker.handlers.services.limits import refuse_flood
-from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -73,7 +73,7 @@ def describe_cluster(
 # --- Metadata --------------------------------------------------------------------------------
 
 
-def metadata(services: Services) -> Step:
+def metadata(services: NodeServices) -> Step:
     """The step of Metadata."""
 
     def step(handler: Handler) -> Handler:
@@ -131,7 +131,7 @@ def _described(
 
 
 def _sorted_out(
-    services: Services,
+    services: NodeServices,
     request: MetadataRequest,
     topics: Sequence[MetadataRequestTopic],
     context: RequestContext,
@@ -176,7 +176,7 @@ def may_create(access: Access, topic: str) -> bool:
 # --- DescribeTopicPartitions -----------------------------------------------------------------
 
 
-def topic_partitions(services: Services) -> Step:
+def topic_partitions(services: NodeServices) -> Step:
     """The step of DescribeTopicPartitions: topics that are hidden do not count as its page."""
 
     def step(handler: Handler) -> Handler:
@@ -236,7 +236,7 @@ def _of_shown(
     return then(handler(asked, context), lambda response: _masked(response, context.access))
 
 
-async def _first_shown(services: Services, access: Access, first: str, count: int) -> list[str]:
+async def _first_shown(services: NodeServices, access: Access, first: str, count: int) -> list[str]:
     """Returns as many topics as a page and the next cursor can name; each has a partition."""
     shown: list[str] = []
     names = sorted(name for name in services.metadata.image.topics if name >= first)

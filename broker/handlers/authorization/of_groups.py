@@ -10,7 +10,7 @@ from strandline.broker.handlers.authorization.described import only_allowed
 from strandline.broker.handlers.authorization.steps import Answer, Step, then
 from strandline.broker.handlers.dispatch.dispatch import Handler
 from strandline.broker.handlers.services.limits import refuse_flood, refuse_partition_flood
-from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -186,7 +186,7 @@ async def listed_groups(
 # --- OffsetFetch -----------------------------------------------------------------------------
 
 
-def offset_fetch(services: Services) -> Step:
+def offset_fetch(services: NodeServices) -> Step:
     """The step of OffsetFetch: the right to describe each group, and each topic."""
 
     def step(handler: Handler) -> Handler:
@@ -230,7 +230,7 @@ def _fetch_of_one(handler: Handler, request: OffsetFetchRequest, context: Reques
 
 
 def _fetch_of_groups(
-    handler: Handler, request: OffsetFetchRequest, context: RequestContext, services: Services
+    handler: Handler, request: OffsetFetchRequest, context: RequestContext, services: NodeServices
 ) -> Answer:
     refuse_flood(len(request.groups))
     refuse_partition_flood(
@@ -273,7 +273,7 @@ def _merged(
     group: OffsetFetchResponseGroup,
     rows: Sequence[OffsetFetchResponseTopic],
     access: Access,
-    services: Services,
+    services: NodeServices,
 ) -> OffsetFetchResponseGroup:
     if group.error_code:
         return group

@@ -25,7 +25,7 @@ from strandline.broker.handlers.authorization.steps import (
     whole,
 )
 from strandline.broker.handlers.dispatch.dispatch import Handler
-from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnResponse
 from strandline.broker.protocol.messages.alter_configs import AlterConfigsResourceResponse
 from strandline.broker.protocol.messages.consumer_group_describe import DescribedConsumerGroup
@@ -87,7 +87,7 @@ _READ, _WRITE, _DELETE, _ALTER, _DESCRIBE = (
 
 
 def guarded_handlers(
-    handlers: Mapping[ApiKey, Handler], services: Services
+    handlers: Mapping[ApiKey, Handler], services: NodeServices
 ) -> dict[ApiKey, Handler]:
     """Returns the handlers behind their checks."""
     steps = steps_by_api(services)
@@ -95,7 +95,7 @@ def guarded_handlers(
     return {key: guarded_by(handler, steps.get(key, ())) for key, handler in handlers.items()}
 
 
-def steps_by_api(services: Services) -> Mapping[ApiKey, Sequence[Step]]:
+def steps_by_api(services: NodeServices) -> Mapping[ApiKey, Sequence[Step]]:
     """Returns the checks of each API, the first one outermost."""
     by_id = _name_by_id(services)
     return {
@@ -107,7 +107,7 @@ def steps_by_api(services: Services) -> Mapping[ApiKey, Sequence[Step]]:
     }
 
 
-def _of_topics(services: Services) -> Mapping[ApiKey, Sequence[Step]]:
+def _of_topics(services: NodeServices) -> Mapping[ApiKey, Sequence[Step]]:
     name = attrgetter("name")
     describe_epochs = or_of_cluster(
         AclOperation.CLUSTER_ACTION, _topic(_DESCRIBE, attrgetter("topic"))
@@ -152,7 +152,7 @@ def _of_topics(services: Services) -> Mapping[ApiKey, Sequence[Step]]:
 
 
 def _of_groups(
-    services: Services, by_id: Callable[[Any], str | None]
+    services: NodeServices, by_id: Callable[[Any], str | None]
 ) -> Mapping[ApiKey, Sequence[Step]]:
     read, delete = (
         needs(operation, ResourceKind.GROUP, attrgetter("group_id"))
@@ -209,7 +209,7 @@ def _of_groups(
 
 
 def _of_transactions(
-    services: Services, by_id: Callable[[Any], str | None]
+    services: NodeServices, by_id: Callable[[Any], str | None]
 ) -> Mapping[ApiKey, Sequence[Step]]:
     write = needs(_WRITE, ResourceKind.TRANSACTIONAL_ID, attrgetter("transactional_id"))
     read_group = needs(_READ, ResourceKind.GROUP, attrgetter("group_id"))
@@ -317,7 +317,7 @@ def _valid_name(topic: Any) -> str | None:
     return None if topic_name_fault(name) is not None else name
 
 
-def _name_by_id(services: Services) -> Callable[[Any], str | None]:
+def _name_by_id(services: NodeServices) -> Callable[[Any], str | None]:
     """Returns what names a topic of a request, which has a name or an id; None for an unknown id.
 
     No topic has the empty name, which requests by id have.

@@ -13,36 +13,47 @@ response header: the only answer that every client can read (KIP-511).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 
 from strandline.broker.handlers.dispatch.features import finalized_features, supported_features
-from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.messages.api_versions import (
     UNKNOWN_NODE,
     ApiVersionRange,
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
-from strandline.broker.protocol.schema.api import SPECS, ApiKey
+from strandline.broker.protocol.schema.api import SPECS, ApiKey, ApiSpec
 from strandline.broker.protocol.schema.errors import ErrorCode
 
 FIRST_VERSION_WITH_SOFTWARE_AND_FEATURES = 3
 FIRST_VERSION_WITH_ZERO_FEATURES = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
-_RANGES = tuple(
-    ApiVersionRange(
-        api_key=spec.key, min_version=spec.supported.lowest, max_version=spec.supported.highest
+
+def ranges_of(specs: Iterable[ApiSpec]) -> Sequence[ApiVersionRange]:
+    """Returns what a listener advertises."""
+    return tuple(
+        ApiVersionRange(
+            api_key=spec.key, min_version=spec.supported.lowest, max_version=spec.supported.highest
+        )
+        for spec in specs
     )
-    for spec in SPECS.values()
-)
+
+
+_RANGES_OF_BROKERS = ranges_of(SPECS.values())
 
 
 def api_versions(
-    services: Services, request: ApiVersionsRequest, context: RequestContext
+    services: NodeServices,
+    request: ApiVersionsRequest,
+    context: RequestContext,
+    *,
+    ranges: Sequence[ApiVersionRange] = _RANGES_OF_BROKERS,
 ) -> ApiVersionsResponse:
     """Returns all advertised APIs and features; refuses an invalid software name as Kafka does."""
     if context.api_version < FIRST_VERSION_WITH_SOFTWARE_AND_FEATURES:
-        return ApiVersionsResponse(api_keys=_RANGES)
+        return ApiVersionsResponse(api_keys=ranges)
     if not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
@@ -57,7 +68,7 @@ def api_versions(
         return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED, api_keys=())
     with_zero = context.api_version >= FIRST_VERSION_WITH_ZERO_FEATURES
     return ApiVersionsResponse(
-        api_keys=_RANGES,
+        api_keys=ranges,
         supported_features=supported_features(with_zero=with_zero),
         # Kafka uses the end of the metadata log; it grows whenever a feature may have changed.
         finalized_features_epoch=image.version,
@@ -69,5 +80,5 @@ def unsupported_api_versions() -> ApiVersionsResponse:
     """Returns the answer to an unknown version, which is encoded in version 0."""
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
-        api_keys=[entry for entry in _RANGES if entry.api_key == ApiKey.API_VERSIONS],
+        api_keys=[entry for entry in _RANGES_OF_BROKERS if entry.api_key == ApiKey.API_VERSIONS],
     )

@@ -23,7 +23,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from concurrent.futures import Executor
 from functools import partial
-from typing import TypeAlias, TypeVar, cast
+from typing import Protocol, TypeAlias, TypeVar, cast
 
 from strandline.broker.authorization.authorizer import EVERY_RIGHT, Access
 from strandline.broker.handlers.dispatch.api_versions import (
@@ -78,6 +78,22 @@ DECODED_AT_ONCE_OTHERS: Mapping[ApiKey, int] = {
 LARGE_FETCH_WAIT_MS_MAX = 60_000
 
 
+class RequestDispatcher(Protocol):
+    """What answers the frames of all connections of a node."""
+
+    def handle(
+        self,
+        frame: memoryview,
+        peer: str,
+        received_s: float,
+        caller: ClientIdentity = ...,
+    ) -> Answer:
+        """As RequestHandler; the client may be authenticated as `caller`."""
+
+    def traffic_of(self, api_key: ApiKey) -> ApiTraffic:
+        """Returns the counters of one API."""
+
+
 class Dispatcher:
     """Answers request frames; the server's request handler."""
 
@@ -130,6 +146,7 @@ class Dispatcher:
                 header.api_key, 0
             ):
                 return self._handle_large(header, body, peer, started_s, caller, access)
+            answer: Answer
             if header.api_key is ApiKey.PRODUCE:
                 produce = decode_request(ProduceRequest, header.api_version, body)
                 answer = self._produce.handle(

@@ -21,7 +21,7 @@ from strandline.broker.cluster.metadata.controller_messages import (
 from strandline.broker.cluster.metadata.features import FEATURES
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
-from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.messages.api_versions import FinalizedFeature, SupportedFeature
 from strandline.broker.protocol.messages.unregister_broker import (
     UnregisterBrokerRequest,
@@ -62,7 +62,7 @@ def finalized_features(image: MetadataImage) -> list[FinalizedFeature]:
 class FeatureHandlers:
     """Handlers of the feature APIs: decode, decide on the newest image, encode."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: NodeServices) -> None:
         self._node_id = services.config.node_id
         self._controller = services.controller
 

@@ -121,11 +121,13 @@ class FetchPlanner:
         epoch = request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id:
-                self._sessions.end(request.session_id)
+                self._sessions.end_of(header.user, request.session_id)
             if epoch == INITIAL_EPOCH:
-                session = self._sessions.begin(wanted, uses_topic_ids=by_id)
+                session = self._sessions.begin(wanted, uses_topic_ids=by_id, user=header.user)
         else:
-            resumed = self._sessions.resume(request.session_id, epoch, uses_topic_ids=by_id)
+            resumed = self._sessions.resume(
+                request.session_id, epoch, uses_topic_ids=by_id, user=header.user
+            )
             if isinstance(resumed, ErrorCode):
                 return resumed
             session, incremental = resumed, True

@@ -12,7 +12,8 @@ the order, so that a full response starves no partition.
 The cache is bounded by `max.incremental.fetch.session.cache.slots`, and by SESSION_BYTES_MAX of
 memory: a session may hold tens of thousands of partitions. The least recently used session is
 evicted, and only if it was idle for EVICTION_IDLE_S: a thrashing cache would be useless. A client
-without a session sends full fetches. Follows Kafka's FetchSession.
+without a session sends full fetches. Follows Kafka's FetchSession, where any client that guesses an
+id may continue a session.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.security.identity import ANONYMOUS
 from strandline.storage import entropy
 from strandline.storage.clock import Clock
 
@@ -75,6 +77,8 @@ class FetchSession:
     session_id: int
     uses_topic_ids: bool
     used_at_s: float
+    # Who opened it: nobody else may continue it, or learn what it reads.
+    user: str = ANONYMOUS
     epoch: int = 1
     memory_bytes: int = 0
     partitions: OrderedDict[PartitionKey, WantedPartition] = field(default_factory=OrderedDict)
@@ -157,13 +161,17 @@ class FetchSessionCache:
         return self._memory_bytes
 
     def begin(
-        self, wanted: Iterable[WantedPartition], *, uses_topic_ids: bool
+        self,
+        wanted: Iterable[WantedPartition],
+        *,
+        uses_topic_ids: bool,
+        user: str = ANONYMOUS,
     ) -> FetchSession | None:
-        """Opens a session of these partitions; None if there is no room."""
+        """Opens a session of these partitions for `user`; None if there is no room."""
         now_s = self._clock.monotonic_s()
         if not self._slots_max:
             return None
-        session = FetchSession(0, uses_topic_ids=uses_topic_ids, used_at_s=now_s)
+        session = FetchSession(0, uses_topic_ids=uses_topic_ids, used_at_s=now_s, user=user)
         session.update(wanted, (), self._name_of)
         if not self._make_room(session.memory_bytes, slots=1, now_s=now_s):
             return None
@@ -175,11 +183,14 @@ class FetchSessionCache:
         return session
 
     def resume(
-        self, session_id: int, epoch: int, *, uses_topic_ids: bool
+        self, session_id: int, epoch: int, *, uses_topic_ids: bool, user: str = ANONYMOUS
     ) -> FetchSession | ErrorCode:
-        """Returns the session that an incremental request continues, or why it cannot."""
+        """Returns the session that an incremental request continues, or why it cannot.
+
+        That of another user looks as if there were none.
+        """
         session = self._sessions.get(session_id)
-        if session is None:
+        if session is None or session.user != user:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         if session.epoch != epoch:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
@@ -206,6 +217,12 @@ class FetchSessionCache:
         self._memory_bytes += session.memory_bytes - memory_bytes
         if not self._make_room(0, slots=0, now_s=session.used_at_s):
             self.end(session.session_id)
+
+    def end_of(self, user: str, session_id: int) -> None:
+        """Ends a session, if it is the user's."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.user == user:
+            self.end(session_id)
 
     def end(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)

@@ -317,6 +317,9 @@ def _describe(topic: TopicImage, operations: int) -> MetadataResponseTopic:
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
             MetadataResponsePartition(
+                error_code=ErrorCode.NONE
+                if partition.leader >= 0
+                else ErrorCode.LEADER_NOT_AVAILABLE,
                 partition_index=partition.partition,
                 leader_id=partition.leader,
                 leader_epoch=partition.leader_epoch,

@@ -5,7 +5,9 @@
              12 on  the partition becomes part of the transaction, and with it those of its request
 
 Later batches need no coordinator: the log knows that the transaction is open. The question, its
-answer and the append take one turn of the event loop, so no marker can come between them.
+answer and the append take one turn of the event loop, so no marker can come between them. A
+coordinator on another broker is asked before (`elsewhere.py`), and the log's guard says at the
+append whether a marker came.
 
 A request is refused as a whole, as by Kafka, if a batch of it is part of a transaction and the
 request names no transactional id (TRANSACTIONAL_ID_AUTHORIZATION_FAILED), or if two producers have
@@ -14,7 +16,7 @@ such batches in it (INVALID_PRODUCER_ID_MAPPING).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
 from strandline.broker.cluster.replicas.partition import Partition
@@ -25,6 +27,7 @@ from strandline.broker.coordination.transactions.transaction_coordinator import 
 from strandline.broker.coordination.transactions.verification import Confirmation
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import OutOfOrderSequence, RecordsRejected
+from strandline.storage.local.formats.producer_state import VerificationGuard
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch import batch as batch_format
@@ -54,6 +57,13 @@ class NotConfirmed(RecordsRejected):
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(f"the coordinator of the transaction answers {code.name}")
         self.kafka_code = code  # type: ignore[misc]  # of this answer
+
+
+class Confirmed(NamedTuple):
+    """What a coordinator on another broker said of a partition."""
+
+    code: ErrorCode
+    guard: VerificationGuard
 
 
 class TransactionalBatch(NamedTuple):
@@ -112,37 +122,43 @@ def origin_of(
     coordinator: TransactionCoordinator,
     version: int,
     together: Set[TopicPartition],
+    confirmed: Mapping[TopicPartition, Confirmed],
 ) -> AppendOrigin:
     """Returns the origin of a client's batch, asking the coordinator if the log cannot know.
 
-    The partitions of its request join a transaction `together`, with one record.
+    The partitions of its request join a transaction `together`, with one record. `confirmed` has
+    those that a coordinator elsewhere was asked about.
 
-    Raises NotConfirmed, InvalidProducerEpoch, OutOfOrderSequence.
+    Raises NotConfirmed, InvalidProducerEpoch, OutOfOrderSequence, InvalidTransactionState.
     """
     if transactional_id is None:
         return AppendOrigin.CLIENT
-    batch = transactional_batch(records)
-    if batch is None or batch.producer_id < 0 or batch.size_bytes != len(records):
+    batch = asked_batch(records, partition, coordinator)
+    if batch is None:
         return AppendOrigin.CLIENT
     producer_id, epoch = batch.producer_id, batch.epoch
     producers, where = partition.log.local.producers, partition.topic_partition
-    if producers.has_open_transaction(producer_id, epoch) and not coordinator.is_settling(where):
-        return AppendOrigin.CLIENT
     entry = producers.entries.get(producer_id)
     if entry is not None:
         # Before the coordinator is asked, which may not be ready.
         producers.check_epoch(entry, epoch)
-    confirmation = _confirmation(version)
-    code = coordinator.confirm(
-        transactional_id,
-        ProducerIdentity(producer_id, epoch),
-        where,
-        confirmation,
-        together,
-    )
+    confirmation = confirmation_of(version)
+    told = confirmed.get(where)
+    if told is not None:
+        code = told.code
+    else:
+        code = coordinator.confirm(
+            transactional_id,
+            ProducerIdentity(producer_id, epoch),
+            where,
+            confirmation,
+            together,
+        )
     if code is not ErrorCode.NONE:
         producers.note_refused(producer_id, epoch, batch.sequence)
         raise NotConfirmed(_answered(code, confirmation))
+    if told is not None:
+        producers.check_verified(producer_id, told.guard)
     producers.check_refused(producer_id, epoch, batch.sequence)
     if confirmation is Confirmation.ADD and batch.sequence > 0 and entry is None:
         raise OutOfOrderSequence(
@@ -151,7 +167,20 @@ def origin_of(
     return AppendOrigin.VERIFIED
 
 
-def _confirmation(version: int) -> Confirmation:
+def asked_batch(
+    records: memoryview, partition: Partition, coordinator: TransactionCoordinator
+) -> TransactionalBatch | None:
+    """Returns a batch about which the coordinator is asked, None if the log knows enough."""
+    batch = transactional_batch(records)
+    if batch is None or batch.producer_id < 0 or batch.size_bytes != len(records):
+        return None
+    is_open = partition.log.local.producers.has_open_transaction(batch.producer_id, batch.epoch)
+    if is_open and not coordinator.is_settling(partition.topic_partition):
+        return None
+    return batch
+
+
+def confirmation_of(version: int) -> Confirmation:
     if version >= FIRST_VERSION_THAT_ADDS:
         return Confirmation.ADD
     if version >= FIRST_VERSION_WITH_ABORTABLE:

@@ -35,9 +35,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from strandline.broker.authorization.authorizer import Access
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
@@ -45,6 +45,7 @@ from strandline.broker.coordination.transactions.transaction_coordinator import 
     TransactionCoordinator,
 )
 from strandline.broker.handlers.produce.confirmed_partitions import (
+    Confirmed,
     code_for_all,
     joins,
     origin_of,
@@ -57,12 +58,13 @@ from strandline.broker.handlers.produce.deferred_answers import (
     complete,
     record_errors,
 )
+from strandline.broker.handlers.produce.elsewhere import Unconfirmed
 from strandline.broker.handlers.produce.first_batch_checks import FirstBatchChecks
 from strandline.broker.handlers.produce.rights import denied_topics, may_write_transaction
 from strandline.broker.handlers.services.leader_endpoints import leader_endpoints
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import Services
-from strandline.broker.network.responses import Answer, CloseConnectionError, Parts, ThrottledParts
+from strandline.broker.network.responses import CloseConnectionError, Parts, ThrottledParts
 from strandline.broker.protocol.codec.codec import encode
 from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.produce import (
@@ -116,6 +118,8 @@ _REFUSED_WHOLE = {
 }
 _REFUSED_UNREAD = (CorruptRecords, MessageTooLarge, RecordListTooLarge)
 
+Produced: TypeAlias = "Parts | Awaitable[Parts | None] | None"
+
 
 class Asked(NamedTuple):
     """The sender of a request, its size, and when its processing started."""
@@ -131,6 +135,8 @@ class Asked(NamedTuple):
     listener: str = ""
     # Answers for topics that the client may not write to; the rest of the request has no others.
     denied: Sequence[ProduceResponseTopic] = ()
+    # What a coordinator on another broker said; None while none was asked.
+    confirmed: Mapping[TopicPartition, Confirmed] | None = None
 
 
 class ProduceHandler:
@@ -158,7 +164,7 @@ class ProduceHandler:
         peer: str,
         access: Access | None = None,
         listener: str = "",
-    ) -> Answer:
+    ) -> Produced:
         """Returns the framed answer, now or after an fsync; None for acks=0.
 
         `size_bytes` is that of the whole request, received at `started_s` from `peer`, whose rights
@@ -186,7 +192,7 @@ class ProduceHandler:
 
     def _without_denied(
         self, request: ProduceRequest, denied: Sequence[ProduceTopic], asked: Asked
-    ) -> Answer:
+    ) -> Produced:
         refuse_partition_flood(topic.partitions for topic in request.topics)
         hidden = set(map(id, denied))
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -198,7 +204,7 @@ class ProduceHandler:
 
     def _refuse_all(
         self, request: ProduceRequest, code: ErrorCode, asked: Asked, message: str
-    ) -> Answer:
+    ) -> Produced:
         """Returns the answer to a request of which nothing is stored."""
         topics = [_refused_topic(topic, code, message) for topic in request.topics]
         return self._answer(request, topics, [], asked)
@@ -237,7 +243,7 @@ class ProduceHandler:
 
     def _handle_one(
         self, request: ProduceRequest, topic: ProduceTopic, wanted: ProducePartition, asked: Asked
-    ) -> Answer:
+    ) -> Produced:
         """Handles the usual request without building the answer's objects."""
         header = asked.header
         version = header.api_version
@@ -245,6 +251,11 @@ class ProduceHandler:
         if isinstance(partition, LeaderRefusal):
             refused = _refused_answer(wanted.index, partition)
             return self._answer(request, [_topic_answer(topic, [refused])], [], asked)
+        if request.transactional_id is not None and asked.confirmed is None:
+            unconfirmed = self._unconfirmed(request, [(wanted.records, partition)])
+            if unconfirmed is not None:
+                handle = partial(self._handle_one, request, topic, wanted)
+                return self._handle_confirmed(handle, unconfirmed, asked)
         if _must_prepare(partition, wanted, version):
             return self._answer_after_preparation(request, asked)
         outcome = self._append(request, partition, wanted, asked)
@@ -271,7 +282,7 @@ class ProduceHandler:
         self._add_answer(outcome, partition, wanted, version, answers, later)
         return self._answer(request, [_topic_answer(topic, answers)], later, asked)
 
-    def _handle_many(self, request: ProduceRequest, asked: Asked) -> Answer:
+    def _handle_many(self, request: ProduceRequest, asked: Asked) -> Produced:
         refuse_partition_flood(topic.partitions for topic in request.topics)
         version = asked.header.api_version
         found = [
@@ -295,6 +306,12 @@ class ProduceHandler:
                     if isinstance(partition, Partition) and joins(batch, records, partition)
                 }
             )
+            if asked.confirmed is None:
+                asked_about = ((records, partition) for _, records, partition in batches)
+                unconfirmed = self._unconfirmed(request, asked_about)
+                if unconfirmed is not None:
+                    handle = partial(self._handle_many, request)
+                    return self._handle_confirmed(handle, unconfirmed, asked)
         if any(
             isinstance(partition, Partition) and _must_prepare(partition, wanted, version)
             for of_topic in found
@@ -313,6 +330,26 @@ class ProduceHandler:
                     self._add_answer(outcome, partition, wanted, version, answers, later)
             topics.append(_topic_answer(topic, answers))
         return self._answer(request, topics, later, asked)
+
+    def _unconfirmed(
+        self,
+        request: ProduceRequest,
+        batches: Iterable[tuple[memoryview | None, Partition | LeaderRefusal]],
+    ) -> Unconfirmed | None:
+        assert request.transactional_id is not None
+        return Unconfirmed.of(request.transactional_id, batches, self._transactions)
+
+    async def _handle_confirmed(
+        self, handle: Callable[[Asked], Produced], unconfirmed: Unconfirmed, asked: Asked
+    ) -> Parts | None:
+        """Handles a request once the coordinator on another broker has answered.
+
+        Its records stay valid meanwhile, as in `_answer_after_preparation`.
+        """
+        confirmed = await unconfirmed.ask(self._transactions, asked.header.api_version)
+        # The other broker's time is not this loop's.
+        answer = handle(asked._replace(confirmed=confirmed, started_s=self._now_s()))
+        return await answer if isinstance(answer, Awaitable) else answer
 
     def _add_answer(
         self,
@@ -420,6 +457,7 @@ class ProduceHandler:
             self._transactions,
             asked.header.api_version,
             asked.together,
+            asked.confirmed or {},
         )
 
     # --- through a worker thread -------------------------------------------------------------

@@ -21,17 +21,15 @@ from strandline.storage.clock import Clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
-    """The broker as its handlers see it."""
+class NodeServices:
+    """A node as handlers see it that need no records: a broker, or a controller."""
 
     running: RunningConfig
     metadata: MetadataView
     controller: Controller
-    replicas: ReplicaManager
     quotas: ClientQuotas
     traffic: RequestTraffic
     clock: Clock
-    cold_pace: ColdPace
     # Runs work that decompresses, compresses or reads records.
     records: Executor
     # None: every client may do everything.
@@ -50,6 +48,14 @@ class Services:
         return self.running.current.topics
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services(NodeServices):
+    """The broker as its handlers see it."""
+
+    replicas: ReplicaManager
+    cold_pace: ColdPace
+
+
 class RequestContext(NamedTuple):
     """The client and the version of a request."""
 
@@ -58,3 +64,5 @@ class RequestContext(NamedTuple):
     caller: ClientIdentity = ANONYMOUS_CLIENT
     # The rights of the client.
     access: Access = EVERY_RIGHT
+    # The other end of the connection: address and port.
+    peer: str = ""

@@ -7,8 +7,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
+from strandline.broker.cluster.replicas.partition import LeaderRefusal
 from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.model.offset_messages import CommitRequest, OffsetToCommit
@@ -27,6 +29,7 @@ from strandline.broker.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponseTopic,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.model import TopicPartition
 
 FIRST_WITH_LOAD_IN_PROGRESS = 2
 FIRST_WITH_ABORTABLE = 4
@@ -42,6 +45,7 @@ class TransactionalCommitHandler:
         self, services: Services, coordinator: TransactionCoordinator, groups: GroupCoordinator
     ) -> None:
         self._metadata = services.metadata
+        self._replicas = services.replicas
         self._coordinator = coordinator
         self._groups = groups
 
@@ -77,6 +81,7 @@ class TransactionalCommitHandler:
     ) -> tuple[ErrorCode, ...]:
         producer = ProducerIdentity(request.producer_id, request.producer_epoch)
         try:
+            confirm = await self._confirmation(request, producer, _confirmation(version))
             return await self._groups.commit_in_transaction(
                 request.group_id,
                 CommitRequest(
@@ -91,12 +96,7 @@ class TransactionalCommitHandler:
                     knows_member_epochs=version >= FIRST_WITH_CODES_OF_OFFSET_COMMIT,
                 ),
                 producer,
-                partial(
-                    self._coordinator.confirm,
-                    request.transactional_id,
-                    producer,
-                    confirmation=_confirmation(version),
-                ),
+                confirm,
             )
         except CoordinatorFault as fault:
             code = fault.error_code
@@ -107,6 +107,37 @@ class TransactionalCommitHandler:
                 # Producers up to Kafka 2.2 fail for good at the other code (KAFKA-7296).
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             return (code,) * len(offsets)
+
+    async def _confirmation(
+        self, request: TxnOffsetCommitRequest, producer: ProducerIdentity, wanted: Confirmation
+    ) -> Callable[[TopicPartition], ErrorCode]:
+        """Returns who says whether the partition of the offsets is part of the transaction.
+
+        A coordinator on another broker is asked here; the log's guard says later whether a marker
+        came meanwhile. Raises CoordinatorFault.
+        """
+        name = request.transactional_id
+        node_id = self._coordinator.elsewhere(name)
+        if node_id is None:
+            return partial(self._coordinator.confirm, name, producer, confirmation=wanted)
+        where = await self._groups.partition_of(request.group_id)
+        partition = self._replicas.leader(where.topic, where.partition)
+        if isinstance(partition, LeaderRefusal):
+            raise CoordinatorFault(ErrorCode.NOT_COORDINATOR)
+        producers = partition.log.local.producers
+        if producers.has_open_transaction(*producer):
+            return lambda _: ErrorCode.NONE
+        guard = producers.begin_verification(*producer)
+        codes = await self._coordinator.confirm_elsewhere(node_id, name, producer, {where}, wanted)
+
+        def confirmed(_: TopicPartition) -> ErrorCode:
+            if codes[where] is ErrorCode.NONE and not producers.is_verified(
+                producer.producer_id, guard
+            ):
+                return ErrorCode.INVALID_TXN_STATE
+            return codes[where]
+
+        return confirmed
 
 
 def _confirmation(version: int) -> Confirmation:

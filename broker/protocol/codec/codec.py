@@ -16,13 +16,14 @@ from importlib import import_module
 from typing import Final, TypeVar
 
 from strandline.broker.protocol.codec.codegen import Decoder, Encoder, make_decoder, make_encoder
-from strandline.broker.protocol.schema.api import SPECS, ApiKey, api_name
+from strandline.broker.protocol.schema.api import EVERY_SPEC, ApiKey, api_name
 from strandline.broker.protocol.schema.errors import MalformedRequest
 from strandline.broker.protocol.schema.schema import (
     IN_MEMORY,
     Message,
     Part,
     Request,
+    Response,
 )
 
 M = TypeVar("M", bound=Message)
@@ -89,7 +90,7 @@ def join(parts: Sequence[Part]) -> bytes:
 
 @cache
 def request_class(api_key: int) -> type[Request]:
-    """Returns the request class of a served API, whose module is imported when first needed.
+    """Returns the request class of an API, whose module is imported when first needed.
 
     It is found by its name, so that no registry imports all.
     """
@@ -100,12 +101,21 @@ def request_class(api_key: int) -> type[Request]:
 
 
 @cache
+def response_class(api_key: int) -> type[Response]:
+    """Returns the class of the answers of an API; it is in the module of the requests."""
+    request = request_class(api_key)
+    module = import_module(request.__module__)
+    found: type[Response] = getattr(module, f"{api_name(ApiKey(api_key))}Response")
+    return found
+
+
+@cache
 def decoder_for(cls: type[Message], version: int) -> Decoder:
-    assert version in SPECS[cls.spec.key].supported, (cls, version)
+    assert version in EVERY_SPEC[cls.spec.key].supported, (cls, version)
     return make_decoder(cls, version, flexible=cls.spec.is_flexible(version))
 
 
 @cache
 def encoder_for(cls: type[Message], version: int) -> Encoder:
-    assert version in SPECS[cls.spec.key].supported, (cls, version)
+    assert version in EVERY_SPEC[cls.spec.key].supported, (cls, version)
     return make_encoder(cls, version, flexible=cls.spec.is_flexible(version))

@@ -5,6 +5,9 @@ headers, ApiVersions and docs/reference/protocol.md take it from here.
 
     supported     what is encoded, decoded, served, advertised to clients, and documented
     flexible      compact lengths and tagged fields, and with them the newer header (KIP-482)
+
+What brokers ask of controllers has a table of its own: listeners of brokers neither advertise nor
+serve it.
 """
 
 from __future__ import annotations
@@ -68,16 +71,24 @@ class ApiKey(IntEnum):
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
+    ALTER_PARTITION = 56
     UPDATE_FEATURES = 57
+    ENVELOPE = 58
+    FETCH_SNAPSHOT = 59
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    BROKER_REGISTRATION = 62
+    BROKER_HEARTBEAT = 63
     UNREGISTER_BROKER = 64
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    ALLOCATE_PRODUCER_IDS = 67
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    CONTROLLER_REGISTRATION = 70
     GET_TELEMETRY_SUBSCRIPTIONS = 71
     PUSH_TELEMETRY = 72
+    ASSIGN_REPLICAS_TO_DIRS = 73
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
     SHARE_GROUP_HEARTBEAT = 76
@@ -199,6 +210,26 @@ SPECS: Mapping[int, ApiSpec] = MappingProxyType(
         )
     }
 )
+
+# Between brokers and controllers alone (KIP-500): on listeners of controllers.
+CONTROLLER_SPECS: Mapping[int, ApiSpec] = MappingProxyType(
+    {
+        row.key: row
+        for row in (
+            _row(ApiKey.ALTER_PARTITION, 2, 3, flexible_from=0),
+            _row(ApiKey.ENVELOPE, 0, 0, flexible_from=0),
+            _row(ApiKey.FETCH_SNAPSHOT, 0, 1, flexible_from=0),
+            _row(ApiKey.BROKER_REGISTRATION, 0, 4, flexible_from=0),
+            _row(ApiKey.BROKER_HEARTBEAT, 0, 2, flexible_from=0),
+            _row(ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, flexible_from=0),
+            _row(ApiKey.CONTROLLER_REGISTRATION, 0, 0, flexible_from=0),
+            _row(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, 0, flexible_from=0),
+        )
+    }
+)
+
+# Every message that is encoded and decoded, wherever it is served.
+EVERY_SPEC: Mapping[int, ApiSpec] = MappingProxyType({**SPECS, **CONTROLLER_SPECS})
 
 
 def api_name(key: ApiKey) -> str:

@@ -155,6 +155,14 @@ class ErrorCode(IntEnum):
     STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135
     CONTROLLER_ID_NOT_REGISTERED = 136
 
+    @classmethod
+    def known(cls, code: int) -> ErrorCode:
+        """Returns the code of an answer; UNKNOWN_SERVER_ERROR for one of a later Kafka."""
+        try:
+            return cls(code)
+        except ValueError:
+            return cls.UNKNOWN_SERVER_ERROR
+
     @property
     def message(self) -> str:
         """Returns the meaning of the code in one sentence, for `error_message` and logs."""

@@ -37,7 +37,7 @@ from typing import (
     overload,
 )
 
-from strandline.broker.protocol.schema.api import SPECS, ApiKey, ApiSpec
+from strandline.broker.protocol.schema.api import EVERY_SPEC, ApiKey, ApiSpec
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -267,7 +267,7 @@ class StructMeta(type):
         cls = super().__new__(mcs, name, bases, body)
         cls.fields = fields
         if api is not None:
-            cls.spec = SPECS[api]  # type: ignore[attr-defined]  # declared by Message
+            cls.spec = EVERY_SPEC[api]  # type: ignore[attr-defined]  # declared by Message
         if fields:
             # mypy rejects an assignment to __init__; here and below the metaclass does it.
             cls.__init__ = _make_late_constructor(cls, fields)  # type: ignore[misc]

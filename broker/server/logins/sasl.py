@@ -28,7 +28,7 @@ from strandline.broker.config.sasl_listeners import (
 )
 from strandline.broker.handlers.auth.failed_logins import FailedLogins
 from strandline.broker.handlers.auth.sasl import Mechanism, SaslGate, SaslSettings
-from strandline.broker.handlers.dispatch.dispatch import Dispatcher
+from strandline.broker.handlers.dispatch.dispatch import RequestDispatcher
 from strandline.broker.network.responses import (
     Answer,
     AuthenticationGate,
@@ -62,7 +62,7 @@ class _Open:
 
     __slots__ = ("handle",)
 
-    def __init__(self, dispatcher: Dispatcher, caller: ClientIdentity) -> None:
+    def __init__(self, dispatcher: RequestDispatcher, caller: ClientIdentity) -> None:
         self.handle: Callable[[memoryview, str, float], Answer] = partial(
             dispatcher.handle, caller=caller
         )
@@ -74,7 +74,7 @@ class ConnectionHandlers:
     def __init__(
         self,
         config: BrokerConfig,
-        dispatcher: Dispatcher,
+        dispatcher: RequestDispatcher,
         metadata: MetadataView,
         clock: Clock,
         failed_logins: FailedLogins,

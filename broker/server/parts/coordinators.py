@@ -9,6 +9,7 @@ from strandline.broker.config.group_configs import member_times
 from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
 from strandline.broker.coordination.model.consumer_messages import MemberTimes
 from strandline.broker.coordination.transactions.markers import LocalMarkers
+from strandline.broker.coordination.transactions.peers import TransactionPeers
 from strandline.broker.coordination.transactions.power_loss.left_open import LeftOpen
 from strandline.broker.coordination.transactions.transaction_coordinator import (
     TransactionCoordinator,
@@ -36,7 +37,10 @@ class CoordinatorParts(Part):
         storage: StorageParts,
         metadata: MetadataParts,
         replicas: ReplicaManager,
+        *,
+        others: TransactionPeers | None = None,
     ) -> CoordinatorParts:
+        """`others` are the brokers that lead partitions, too."""
         running, image_of = metadata.running, metadata.metadata
         config, clock = running.static, environment.clock
         lookups, believed_ms = environment.workers.lookups, storage.guard.now_ms
@@ -68,6 +72,7 @@ class CoordinatorParts(Part):
             clock=clock,
             reads=lookups,
             believed_ms=believed_ms,
+            others=others,
         )
         late = LateTransactions(
             replicas,

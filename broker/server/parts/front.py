@@ -24,7 +24,7 @@ from strandline.broker.server.logins.sasl import ConnectionHandlers
 from strandline.broker.server.parts.coordinators import CoordinatorParts
 from strandline.broker.server.parts.logs import LogParts
 from strandline.broker.server.parts.metadata import MetadataParts
-from strandline.broker.server.parts.part import Part
+from strandline.broker.server.parts.part import Front
 from strandline.broker.server.parts.storage import StorageParts
 from strandline.broker.telemetry.collector import metrics_page
 from strandline.broker.telemetry.http_server import HttpTls, MetricsServer
@@ -34,6 +34,7 @@ from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
 if TYPE_CHECKING:
     from strandline.broker.audit.record import AuditRecord
+    from strandline.broker.cluster.membership.envelope import Forwarder
     from strandline.broker.network.handshake import Handshakes
     from strandline.broker.server.record import KeptRecord
     from strandline.broker.server.tls import TlsListeners
@@ -42,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrontParts(Part):
+class FrontParts(Front):
     """The listeners; those of clients and that of the metrics."""
 
     running: RunningConfig
@@ -62,14 +63,17 @@ class FrontParts(Part):
         *,
         spawn: Spawn,
         archive: ArchiveSources | None = None,
+        forwarder: Forwarder | None = None,
     ) -> FrontParts:
-        """`spawn` starts the tasks of connections. Without an `archive` its metrics are none."""
+        """`spawn` starts the tasks of connections. Without an `archive` its metrics are none; with
+        a `forwarder` another node decides on the metadata.
+        """
         clock, running = environment.clock, metadata.running
         traffic, failed_logins = RequestTraffic(), FailedLogins(clock)
         kept = _record(environment, metadata, logs)
         record = None if kept is None else kept.record
         authorizer = metadata.authorizer
-        tls = _tls_of(running.static)
+        tls = tls_of(running.static)
         services = Services(
             running=running,
             metadata=metadata.metadata,
@@ -98,6 +102,7 @@ class FrontParts(Part):
             advertised=running.advertised,
             decoding=environment.workers.decoding,
             record=record,
+            forwarder=forwarder,
         )
         handlers = ConnectionHandlers(
             running.static,
@@ -176,6 +181,10 @@ class FrontParts(Part):
             },
         )
 
+    @property
+    def listener(self) -> Listener:
+        return self.running.static.listeners[0]
+
     async def listen(self) -> None:
         """Serves clients, and /metrics at strandline.metrics.listener. Raises CannotListen."""
         config = self.running.static
@@ -200,9 +209,8 @@ class FrontParts(Part):
 
     async def end(self) -> None:
         self.metrics.close()
-
-    async def close(self) -> None:
         if self.record is not None:
+            # Its topic is a log like others.
             await self.record.close()
 
 
@@ -235,10 +243,10 @@ def _fetch_handler(
 
 def check_listeners(config: BrokerConfig) -> None:
     """Raises InvalidConfig for listeners that nobody could come in by."""
-    _tls_of(config)
+    tls_of(config)
 
 
-def _tls_of(config: BrokerConfig) -> TlsListeners | None:
+def tls_of(config: BrokerConfig) -> TlsListeners | None:
     """Returns the listeners with TLS, None if there is none. Raises InvalidConfig."""
     if not tls_listeners(config):
         return None

@@ -19,6 +19,7 @@ from strandline.broker.server.upkeep.background import LogUpkeep, delayed
 from strandline.broker.server.workers import Workers
 from strandline.retention.enforcer import RetentionEnforcer
 from strandline.storage.local.cleaner.cleaner import LogCleaner
+from strandline.storage.local.formats.checkpoint import NO_BROKER_EPOCH
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import TopicPartition
@@ -72,6 +73,7 @@ class LogParts(Part):
     coordinators: CoordinatorParts
     cleaner: LogCleaner
     moves: ReplicaMoves
+    broker_epoch: Callable[[], int]
 
     @classmethod
     def make(
@@ -84,8 +86,13 @@ class LogParts(Part):
         *,
         retained: Callable[[], Iterable[UnifiedLog]] | None = None,
         wake_tiering: Callable[[TopicPartition], None] = lambda _: None,
+        broker_epoch: Callable[[], int] | None = None,
     ) -> LogParts:
-        """`retained` are the logs that this broker retains; without it, those that it leads."""
+        """`retained` are the logs that this broker retains; without it, those that it leads.
+
+        `broker_epoch` is that under which controllers elsewhere know it. They take the partitions
+        of a folder that fails for lost until the broker starts again.
+        """
         clock, workers, running = environment.clock, environment.workers, metadata.running
         config, believed_ms = running.static, storage.guard.now_ms
         enforcer = RetentionEnforcer(
@@ -123,6 +130,7 @@ class LogParts(Part):
             clock=clock,
             believed_ms=believed_ms,
             on_revived=coordinators.transactions.reload,
+            revives=broker_epoch is None,
         )
         delay_ms = config.logs.first_delay_ms
         loops = {
@@ -142,6 +150,7 @@ class LogParts(Part):
             coordinators=coordinators,
             cleaner=cleaner,
             moves=moves,
+            broker_epoch=broker_epoch or (lambda: NO_BROKER_EPOCH),
             loops=loops,
         )
 
@@ -160,5 +169,6 @@ class LogParts(Part):
             {p.topic_partition: p.log.log_start_offset for p in partitions},
             # After a clean stop no start would look for them.
             is_clean=not self.coordinators.transactions.lacks_ends,
+            broker_epoch=self.broker_epoch(),
         )
         await in_worker(self.workers.disk, finish)

@@ -42,7 +42,7 @@ class ArchiveUnknown(StrandlineError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataParts(Part):
-    """The image with its log, the configuration in force, and the limits of clients."""
+    """The image, the configuration in force, and the limits of clients."""
 
     running: RunningConfig
     alterations: Alterations
@@ -51,7 +51,6 @@ class MetadataParts(Part):
     authorizer: Authorizer | None
     denials: Denials | None
     cold_pace: ColdPace
-    metadata_log: MetadataLog
     metadata: MetadataView
     controller: Controller
 
@@ -60,13 +59,12 @@ class MetadataParts(Part):
         cls,
         environment: Environment,
         running: RunningConfig,
-        metadata_log: MetadataLog,
         view: MetadataView,
         controller: Controller,
         *,
         purges: FinishedPurges | None = None,
     ) -> MetadataParts:
-        """`view` is loaded, and published first to `running` and what is made here.
+        """The view is loaded, and published first to `running` and what is made here.
 
         `purges` are noted in the metadata, if they are this broker's to change.
         """
@@ -85,7 +83,6 @@ class MetadataParts(Part):
             authorizer=authorizer,
             denials=denials,
             cold_pace=ColdPace(lambda: running.current.pace),
-            metadata_log=metadata_log,
             metadata=view,
             controller=controller,
             loops={
@@ -108,6 +105,7 @@ async def load_own_metadata(
     environment: Environment,
     config: BrokerConfig,
     storage: StorageParts,
+    metadata_log: MetadataLog,
     *,
     mirror: ObjectStore | None,
     purges: FinishedPurges,
@@ -117,12 +115,11 @@ async def load_own_metadata(
     Raises ArchiveUnknown, WrongFolder, StorageError.
     """
     log_dirs, worker = storage.log_dirs, environment.workers.metadata
-    metadata_log = make_metadata_log(storage, environment.clock, mirror=mirror)
     await in_worker(worker, partial(load_metadata, metadata_log, config, log_dirs, mirror))
     await in_worker(worker, partial(register, metadata_log, config, log_dirs))
     running, view = RunningConfig(config), MetadataView(metadata_log.image)
     active = ActiveController(view, metadata_log, decisions(running), executor=worker)
-    return await MetadataParts.make(environment, running, metadata_log, view, active, purges=purges)
+    return await MetadataParts.make(environment, running, view, active, purges=purges)
 
 
 def register(metadata_log: MetadataLog, config: BrokerConfig, log_dirs: LogDirs) -> None:

@@ -85,10 +85,15 @@ class StorageParts(Part):
             folder.check_present()
 
 
-def open_log_dirs(config: BrokerConfig, clock: Clock) -> LogDirs:
-    """Opens and locks the log folders; blocks. Raises RestoreRefused, StorageError."""
+def open_log_dirs(config: BrokerConfig, clock: Clock, cluster_id: str | None = None) -> LogDirs:
+    """Opens and locks the log folders; blocks. Raises RestoreRefused, StorageError.
+
+    Without a `cluster_id` new folders get one.
+    """
     check_not_interrupted(config.logs.dirs)
-    return LogDirs.open(config.logs.dirs, node_id=config.node_id, cluster_id=None, clock=clock)
+    return LogDirs.open(
+        config.logs.dirs, node_id=config.node_id, cluster_id=cluster_id, clock=clock
+    )
 
 
 def load_logs(

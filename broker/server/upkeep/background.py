@@ -109,11 +109,14 @@ class LogUpkeep:
         clock: Clock,
         believed_ms: Callable[[], TimestampMs],
         on_revived: Callable[[], None] = lambda: None,
+        revives: bool = True,
     ) -> None:
         """`believed_ms` is the time by which producers expire: no jump is believed at once.
 
-        `on_revived` is called when logs of an offline folder are served again.
+        `on_revived` is called when logs of an offline folder are served again, unless a folder that
+        failed stays offline until the next start.
         """
+        self._revives = revives
         self._replicas = replicas
         self._log_dirs = log_dirs
         self._controller = controller
@@ -186,7 +189,7 @@ class LogUpkeep:
             await asyncio.sleep(REVIVE_CHECK_S)
             if self._log_dirs.is_short_of_room:
                 await self._make_room()
-            if self._log_dirs.has_failed or self._reviving:
+            if self._revives and (self._log_dirs.has_failed or self._reviving):
                 self._revived += await self._revive()
             revived = self._revived
             now_s = self._clock.monotonic_s()

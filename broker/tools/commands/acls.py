@@ -6,9 +6,11 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from ipaddress import ip_address
 from itertools import product
 from typing import TYPE_CHECKING
 
+from strandline.broker.security.identity import java_address
 from strandline.broker.tools.client.confirmation import confirm
 from strandline.broker.tools.client.failures import WrongUse
 from strandline.broker.tools.client.printing import print_json, remark, say
@@ -208,7 +210,7 @@ def _holders(options: argparse.Namespace) -> list[tuple[str, str, str]]:
     ):
         if hosts and not principals:
             raise WrongUse(f"--{permission}-host needs --{permission}-principal")
-        found += list(product((permission,), principals, hosts or (WILDCARD,)))
+        found += list(product((permission,), principals, map(_host, hosts or (WILDCARD,))))
     for _, principal, _ in found:
         kind, colon, name = principal.partition(":")
         if not (kind and colon and name):
@@ -216,6 +218,22 @@ def _holders(options: argparse.Namespace) -> list[tuple[str, str, str]]:
     if not found:
         raise WrongUse("nobody", remedy="give --allow-principal or --deny-principal")
     return found
+
+
+def _host(text: str) -> str:
+    """Returns an address as brokers compare it; a rule with another text of it holds for nobody.
+
+    Raises WrongUse for a name: nothing resolves it.
+    """
+    if text == WILDCARD:
+        return text
+    try:
+        return java_address(str(ip_address(text)))
+    except ValueError:
+        raise WrongUse(
+            f"{text!r} is no address, and rules know no names of hosts",
+            remedy="such as 192.0.2.7 or 2001:db8::7, or * for all",
+        ) from None
 
 
 def _add(options: argparse.Namespace) -> int:

@@ -127,7 +127,10 @@ def _list(options: argparse.Namespace) -> int:
             ]
         )
     elif not lines:
-        remark("no groups yet; one comes into being when a consumer joins it or commits")
+        remark(
+            "no groups yet, or none that this user may describe; one comes into being when a"
+            " consumer joins it or commits"
+        )
     else:
         print_table(
             "",

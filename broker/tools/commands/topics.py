@@ -164,7 +164,10 @@ def _list(options: argparse.Namespace) -> int:
             ]
         )
     elif not topics:
-        remark("no topics yet; create one with: strandline topic create NAME")
+        remark(
+            "no topics yet, or none that this user may describe; create one with: strandline topic"
+            " create NAME"
+        )
     else:
         _show(topics)
     return 0
@@ -289,7 +292,7 @@ def _delete(options: argparse.Namespace) -> int:
     absent = [name for name in options.topics if name not in there]
     if absent and not options.if_exists:
         raise ToolFailure(
-            f"no topic {absent[0]!r}; nothing was deleted",
+            f"no topic {absent[0]!r}, or none that this user may describe; nothing was deleted",
             remedy="strandline topic list  shows the topics there are",
         )
     present = [name for name in options.topics if name in there]

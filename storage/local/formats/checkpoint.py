@@ -17,6 +17,7 @@ Each is replaced as a whole, so a reader sees the old file or the new one, never
 from __future__ import annotations
 
 import base64
+import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -39,8 +40,8 @@ CHECKPOINT_VERSION = 0
 OFFSET_MAX = 2**63 - 1
 # How much of a malformed line an error shows: after a power cut a file may be full of zeros.
 SHOWN_CHARACTERS_MAX = 40
-# Later Kafkas write a broker epoch here; -1 is Kafka's value for "unknown".
-CLEAN_SHUTDOWN_CONTENT = b'{"version":0,"brokerEpoch":-1}'
+# Of a broker without controllers, or an unknown one.
+NO_BROKER_EPOCH = -1
 META_PROPERTIES_VERSION = 1
 
 
@@ -129,6 +130,27 @@ def write_moves(path: Path, moves: Mapping[TopicPartition, TopicId]) -> None:
     """Replaces `moves-into-this-folder` and syncs it. Raises DiskError."""
     rows = (f"{key.topic} {key.partition} {encode_id(id_)}" for key, id_ in moves.items())
     _write_rows(path, rows, sync=True)
+
+
+# --- the clean-shutdown mark ---------------------------------------------------------------------
+
+
+def write_clean_shutdown(path: Path, broker_epoch: int) -> None:
+    """Writes the mark, with the epoch under which the controllers knew the broker (KIP-966).
+
+    Raises DiskError.
+    """
+    files.write_atomically(path, b'{"version":0,"brokerEpoch":%d}' % broker_epoch)
+
+
+def read_clean_shutdown(path: Path) -> int:
+    """Returns the broker epoch of the mark; -1 if it has none, as those of older Kafkas."""
+    try:
+        found = json.loads(read_text(path) or "{}")
+    except (ValueError, CorruptFile):
+        return NO_BROKER_EPOCH
+    epoch = found.get("brokerEpoch") if isinstance(found, dict) else None
+    return epoch if type(epoch) is int else NO_BROKER_EPOCH
 
 
 # --- ids ---------------------------------------------------------------------------------------

@@ -62,6 +62,8 @@ _SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 # Of each partition. The coordinator refuses batches for the seconds in which it loads; a producer
 # that is forgotten may at worst have to abort its transaction.
 REFUSED_PRODUCERS_MAX = 1000
+# Likewise, while a coordinator on another broker is asked.
+VERIFIED_PRODUCERS_MAX = 1000
 
 
 class InvalidTransactionState(RecordsRejected):
@@ -159,6 +161,15 @@ class _RefusedBatch(NamedTuple):
     sequence: int
 
 
+class VerificationGuard:
+    """Says that no marker came since a coordinator was asked (KIP-890; Kafka's class)."""
+
+    __slots__ = ("epoch",)
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
 class ProducerState:
     """All producers of one partition."""
 
@@ -174,6 +185,8 @@ class ProducerState:
         self.first_undecided_offset: int | None = None
         # By producer, the first sequence that was refused before the log knew the producer.
         self._refused: OrderedDict[int, _RefusedBatch] = OrderedDict()
+        # By producer, while a coordinator on another broker is asked about its first batch.
+        self._guards: OrderedDict[int, VerificationGuard] = OrderedDict()
 
     # --- checks, before the append -----------------------------------------------------------
 
@@ -264,6 +277,30 @@ class ProducerState:
                 " refused is still to come"
             )
 
+    def begin_verification(self, producer_id: int, epoch: int) -> VerificationGuard:
+        """Returns what `check_verified` wants once the coordinator has confirmed the partition.
+
+        A marker or the first batch of the transaction takes it away.
+        """
+        guard = self._guards.get(producer_id)
+        if guard is None or guard.epoch != epoch:
+            guard = self._guards[producer_id] = VerificationGuard(epoch)
+        if len(self._guards) > VERIFIED_PRODUCERS_MAX:
+            self._guards.popitem(last=False)
+        return guard
+
+    def is_verified(self, producer_id: int, guard: VerificationGuard) -> bool:
+        """Whether neither a marker nor a first batch of the transaction came since then."""
+        return self._guards.get(producer_id) is guard
+
+    def check_verified(self, producer_id: int, guard: VerificationGuard) -> None:
+        """Raises InvalidTransactionState if the transaction may have ended since then."""
+        if not self.is_verified(producer_id, guard):
+            raise InvalidTransactionState(
+                f"producer {producer_id}: its transaction ended, or began, while its coordinator"
+                " was asked"
+            )
+
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
         """Whether this epoch of the producer has a transaction open in this partition."""
         entry = self.entries.get(producer_id)
@@ -310,6 +347,7 @@ class ProducerState:
         timestamp_ms: int,
     ) -> CompletedTransaction | None:
         """Adds a marker that was appended; None if it ended no transaction in this partition."""
+        self._guards.pop(producer_id, None)
         entry = self.entries.get(producer_id)
         if entry is None:
             self._refused.pop(producer_id, None)
@@ -360,6 +398,7 @@ class ProducerState:
         return None
 
     def _open_transaction(self, entry: ProducerEntry, first_offset: int) -> None:
+        self._guards.pop(entry.producer_id, None)
         entry.transaction_first_offset = first_offset
         self._open[first_offset] = entry.producer_id
         self.first_open_offset = next(iter(self._open))

@@ -48,6 +48,8 @@ class LogDir:
         self.path = path
         self.logs: dict[TopicPartition, LocalLog] = {}
         self.was_clean = False
+        # Under which the controllers knew the broker at its clean stop; -1 after any other one.
+        self.clean_broker_epoch = checkpoint.NO_BROKER_EPOCH
         # False: its logs are unknown, because one could not be opened at the start.
         self.is_loaded = True
         # Rows of logs at a clean stop, by the names of their folders, until they are loaded.
@@ -306,6 +308,7 @@ def read_state(directory: LogDir) -> None:
     mark = directory.path / checkpoint.CLEAN_SHUTDOWN
     directory.was_clean = mark.exists()
     if directory.was_clean:
+        directory.clean_broker_epoch = checkpoint.read_clean_shutdown(mark)
         directory.closed_logs = closed_log.read_rows(directory.path)
         files.remove(mark)
     files.remove(directory.path / closed_log.FILE_NAME)
@@ -381,12 +384,10 @@ def write_cleaned_offsets(directory: LogDir) -> None:
     directory.is_cleaning_noted = True
 
 
-def mark_clean(directory: LogDir) -> None:
+def mark_clean(directory: LogDir, broker_epoch: int) -> None:
     """Writes the clean-shutdown mark. If that fails, the next start recovers this folder."""
     try:
-        files.write_atomically(
-            directory.path / checkpoint.CLEAN_SHUTDOWN, checkpoint.CLEAN_SHUTDOWN_CONTENT
-        )
+        checkpoint.write_clean_shutdown(directory.path / checkpoint.CLEAN_SHUTDOWN, broker_epoch)
     except DiskError as error:
         log.error(
             "log folder could not be marked as stopped cleanly, the next start recovers it",

@@ -37,6 +37,7 @@ from strandline.storage.clock import Clock
 from strandline.storage.concurrency.maps import together
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError, StorageError
+from strandline.storage.local.formats.checkpoint import NO_BROKER_EPOCH
 from strandline.storage.local.log import closed_log
 from strandline.storage.local.log.closed_log import ClosedLog
 from strandline.storage.local.log.log import LocalLog
@@ -488,10 +489,26 @@ class LogDirs:
         self.finish({})
         self.unlock()
 
-    def finish(self, log_starts: Mapping[TopicPartition, int], *, is_clean: bool = True) -> None:
+    @property
+    def clean_broker_epoch(self) -> int:
+        """The broker epoch of the last stop, if it was clean in all folders; else -1.
+
+        Without all of them what they had is not known to be there.
+        """
+        epochs = {one.clean_broker_epoch for one in self.directories}
+        return epochs.pop() if len(epochs) == 1 and not self.failures else NO_BROKER_EPOCH
+
+    def finish(
+        self,
+        log_starts: Mapping[TopicPartition, int],
+        *,
+        is_clean: bool = True,
+        broker_epoch: int = NO_BROKER_EPOCH,
+    ) -> None:
         """Closes every log, and writes the clean-shutdown mark where all succeeded if `is_clean`.
 
-        The folders stay locked: no other process may use them yet.
+        The folders stay locked: no other process may use them yet. `broker_epoch` is that under
+        which controllers elsewhere know the broker.
         """
         rows: dict[LogDir, list[ClosedLog]] = {}
         for directory in self.directories:
@@ -508,7 +525,7 @@ class LogDirs:
                 # Without space for the rows the next start is slower, but loses nothing.
                 with suppress(DiskError):
                     closed_log.write_rows(directory.path, rows[directory])
-                mark_clean(directory)
+                mark_clean(directory, broker_epoch)
 
     def unlock(self) -> None:
         for directory in self.directories:

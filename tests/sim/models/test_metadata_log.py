@@ -140,7 +140,7 @@ class Model:
 
     def _fresh_log(self) -> MetadataLog:
         store: ObjectStore = self._store  # type: ignore[assignment]  # the part that is used
-        return MetadataLog(store, cluster_id=CLUSTER, snapshot_interval=1)
+        return MetadataLog(store, cluster_id=CLUSTER, snapshot_interval=1, intervals_max=1)
 
     # --- steps -------------------------------------------------------------------------------
 

@@ -225,6 +225,28 @@ def test_the_command_adds_lists_and_removes_rules(
     assert "no such rules" in acl(world, capsys, "remove", "--cluster", "--yes")
 
 
+def test_an_address_is_written_as_the_broker_compares_it(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of an IPv6 address Kafka knows one text, and a denial with another would deny nobody."""
+    world.allow_only([])
+    denied = ("--deny-principal", CLIENT, "--topic", "t")
+    acl(
+        world,
+        capsys,
+        "add",
+        *denied,
+        "--deny-host",
+        "2001:db8::7",
+        "--deny-host",
+        "::ffff:10.0.0.1",
+    )
+    shown = acl(world, capsys, "list", "--json")
+    assert {rule["host"] for rule in json.loads(shown)} == {"2001:db8:0:0:0:0:0:7", "10.0.0.1"}
+    refused = acl(world, capsys, "add", *denied, "--deny-host", "eve.example.org", code=2)
+    assert "rules know no names" in refused
+
+
 def test_a_rule_that_the_words_say_twice_is_made_once(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -296,3 +318,19 @@ def test_a_rule_that_says_too_little_is_refused_before_anything_is_sent(
     world.allow_only([right("TOPIC t READ")])
     assert complaint in acl(world, capsys, "add", *words, code=2)
     assert listed(world, capsys) == {("topic", "t", "literal", "read", "allow")}
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("topic", "list"), 0), (("group", "list"), 0), (("topic", "delete", "t", "--yes"), 1)],
+)
+def test_who_may_see_nothing_is_not_told_that_there_is_nothing(
+    words: tuple[str, ...], code: int, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.allow_only([])
+    try:
+        got = main([*words, "--bootstrap-server", world.broker.bootstrap])
+    except SystemExit as end:
+        got = int(end.code or 0)
+    assert got == code
+    assert "none that this user may describe" in capsys.readouterr().err

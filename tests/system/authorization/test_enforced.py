@@ -67,6 +67,7 @@ pytestmark = pytest.mark.slow
 
 DENIED = 29
 ID_DENIED = 53
+NO_SESSION = 70
 LONG_MS = 60_000
 
 
@@ -123,6 +124,20 @@ def test_a_withdrawn_right_ends_a_fetch_session_with_the_next_request(
     assert_denied(only(again(3)))
     world.allow_only(rights("TOPIC t READ"))
     assert only(again(4)).records
+
+
+def test_nobody_learns_from_a_guessed_session_what_another_user_reads(
+    world: World, nobody: WireClient
+) -> None:
+    world.allow_only([])
+    opened = world.admin.ask(
+        fetch_request(fetch_topic("t", {0: 0}), session_epoch=0), FetchResponse, 12
+    )
+    guessed = fetch_request(session_id=opened.session_id, session_epoch=1)
+    answer = nobody.ask(guessed, FetchResponse, 12)
+    assert (answer.error_code, len(answer.topics)) == (NO_SESSION, 0)
+    nobody.ask(fetch_request(session_id=opened.session_id, session_epoch=-1), FetchResponse, 12)
+    assert world.admin.ask(guessed, FetchResponse, 12).error_code == 0
 
 
 @pytest.mark.parametrize("version", [4, 12, 16])

@@ -60,6 +60,16 @@ def test_lines_are_written_while_the_broker_runs(tmp_path: Path) -> None:
         asyncio.run(use(lines, file))
 
 
+def test_a_line_that_a_killed_broker_did_not_end_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "audit.json"
+    path.write_text('{"whole":1}\n{"torn":')
+    for text in ("one", "two"):
+        with opened(path) as (lines, file):
+            lines.add(text)
+            closed(file)
+    assert path.read_text() == '{"whole":1}\n{"torn":\none\ntwo\n'
+
+
 @pytest.mark.parametrize("moved", [True, False])
 def test_a_file_that_was_moved_or_removed_is_made_again(tmp_path: Path, moved: bool) -> None:
     path = tmp_path / "audit.json"

@@ -45,15 +45,3 @@ def test_harmless_keys_are_accepted_and_logged(caplog: pytest.LogCaptureFixture)
 )
 def test_keys_of_kafka_that_say_nothing_here_do_not_stop_a_broker(key: str) -> None:
     assert list(load(f"{key}=1").ignored) == [key]
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "security.inter.broker.protocol=PLAINTEXT",
-        "process.roles=broker",
-        "controller.quorum.voters=1@localhost:9093",
-    ],
-)
-def test_a_value_that_asks_for_nothing_is_accepted(override: str) -> None:
-    assert next(iter(load(override).ignored)) == override.partition("=")[0]

@@ -16,7 +16,7 @@ import pytest
 
 from strandline.broker.network import logins as logins_module
 from strandline.broker.network.config import NetworkConfig
-from strandline.broker.network.handshake import HANDSHAKE_BYTES_MAX, Handshakes
+from strandline.broker.network.handshake import HANDSHAKE_BYTES_MAX, PLAINTEXT_ALERT, Handshakes
 from strandline.broker.network.logins import LOGIN_GRACE_S, LOGIN_S
 from strandline.broker.network.responses import CloseConnectionError, RequestHandler
 from strandline.broker.network.server import Server
@@ -35,7 +35,7 @@ class World:
     def __init__(self, config: TlsConfig, limits: NetworkConfig) -> None:
         self.clock = ManualClock()
         self.certificates: list[bytes | None] = []
-        self.refuses = False
+        self.refuses: Exception | None = None
         self.workers = ThreadPoolExecutor(2)
         context = context_of(config)
         self.handshakes = Handshakes(
@@ -56,8 +56,8 @@ class World:
     ) -> RequestHandler:
         if listener == "TLS":
             self.certificates.append(certificate)
-        if self.refuses:
-            raise CloseConnectionError("no name for it")
+        if self.refuses is not None:
+            raise self.refuses
         return Echo()
 
     def raw(self) -> socket.socket:
@@ -176,9 +176,10 @@ def test_who_cannot_prove_itself_is_refused(
     run(test, TlsConfig(client_auth=REQUIRED))
 
 
-def test_a_client_whose_certificate_is_nobodys_is_refused() -> None:
+@pytest.mark.parametrize("error", [CloseConnectionError("no name for it"), ValueError("a bug")])
+def test_a_client_whose_certificate_is_nobodys_is_refused(error: Exception) -> None:
     async def test(world: World) -> None:
-        world.refuses = True
+        world.refuses = error
         client = world.client()
         await client.shake()
         assert await client.is_cut_off()
@@ -229,11 +230,15 @@ def test_no_client_gets_a_ticket(version: ssl.TLSVersion) -> None:
         bytes(64),
     ],
 )
-def test_who_speaks_another_protocol_is_told_so_by_an_end(said: bytes) -> None:
+def test_who_speaks_another_protocol_is_told_so_by_an_alert_and_an_end(said: bytes) -> None:
     async def test(world: World) -> None:
         client = world.client()
         await asyncio.get_running_loop().sock_sendall(client.socket, said)
         assert await client.is_cut_off()
+        alert = client.incoming.read()
+        assert alert.endswith(PLAINTEXT_ALERT)
+        # What a client of Kafka takes for the size of an answer: the page names it.
+        assert int.from_bytes(alert[:4], "big") == 352518912
         await until(lambda: world.handshakes.failed == {("TLS", "plaintext"): 1})
         await until(lambda: not world.server.statistics().connections)
 

@@ -19,7 +19,7 @@ from typing import Any
 from kio.static.constants import EntityType
 
 from strandline.broker.protocol.codec import codec, source
-from strandline.broker.protocol.schema.api import SPECS, ApiKey
+from strandline.broker.protocol.schema.api import CONTROLLER_SPECS, EVERY_SPEC, ApiKey
 from strandline.broker.protocol.schema.schema import ArrayOf, Message, Struct, StructOf, WireType
 from tests.unit.broker.protocol.message_values import every_message, is_known_to_libraries, is_own
 
@@ -55,9 +55,13 @@ OUR_NAMES = {
     ("AddPartitionsToTxnResponse", "results_by_topic"): "results_by_topic_v3_and_below",
 }
 
-# kafka-python does not speak the group protocol of KIP-848, and knows no delegation tokens: for
-# these kio is the only oracle.
+# Where our type is another one of the same bytes: pieces of a snapshot outlive their frame.
+OUR_KINDS = {("FetchSnapshotPartitionResult", "unaligned_records"): "records"}
+
+# kafka-python does not speak the group protocol of KIP-848, nor with controllers, and knows no
+# delegation tokens: for these kio is the only oracle.
 UNKNOWN_TO_KAFKA_PYTHON = {
+    *CONTROLLER_SPECS,
     ApiKey.CREATE_DELEGATION_TOKEN,
     ApiKey.RENEW_DELEGATION_TOKEN,
     ApiKey.EXPIRE_DELEGATION_TOKEN,
@@ -110,7 +114,8 @@ def _our_rows(cls: type[Struct], version: int, flexible: bool, prefix: str) -> l
         path = prefix + kafka_name(cls, field.name)
         tag = field.tag if flexible else None
         nullable = field.is_nullable(version) or field.kind.name == "records"
-        rows.append(Row(path, _our_kind(field.kind), nullable, tag))
+        kind = OUR_KINDS.get((cls.__name__, field.name), _our_kind(field.kind))
+        rows.append(Row(path, kind, nullable, tag))
         inner = field.kind.element if isinstance(field.kind, ArrayOf) else field.kind
         if isinstance(inner, StructOf):
             rows += _our_rows(inner.struct, version, flexible, path + ".")
@@ -217,7 +222,7 @@ def snake_case(name: str) -> str:
 
 
 def kio_class(cls: type[Message], version: int) -> Any:
-    key = SPECS[cls.spec.key].key
+    key = EVERY_SPEC[cls.spec.key].key
     direction = "request" if cls is codec.request_class(key) else "response"
     return getattr(
         importlib.import_module(f"kio.schema.{key.name.lower()}.v{version}.{direction}"),
@@ -237,7 +242,7 @@ def _kio_rows(entity: Any, prefix: str) -> list[Row]:
         is_struct = hasattr(hint, "__type__") and hint.__type__ is EntityType.nested
         name, kind = _kio_name_and_kind(field, is_struct)
         # kio shows the zero id and the time -1 as None, but neither is nullable on the wire.
-        nullable = nullable and kind not in ("uuid", "int64")
+        nullable = nullable and (many != "" or kind not in ("uuid", "int64"))
         path = prefix + name
         rows.append(Row(path, many + kind, nullable, field.metadata.get("tag")))
         if is_struct:
@@ -269,11 +274,12 @@ _KIO_KINDS = {
 
 
 def _kio_name_and_kind(field: Any, is_struct: bool) -> tuple[str, str]:
+    name = field.name.removesuffix("_")
     if is_struct:
-        return field.name, "struct"
+        return name, "struct"
     kafka_type = field.metadata["kafka_type"]
     kind, suffix = _KIO_KINDS.get(kafka_type, (kafka_type, ""))
-    return field.name + suffix, kind
+    return name + suffix, kind
 
 
 def plain(value: object) -> object:

@@ -71,6 +71,8 @@ def test_a_name_that_is_cut_anywhere_is_refused() -> None:
         "3006310430020603",
         "1f8101",
         "308500000000",
+        # An attribute whose number has 5,000 digits.
+        f"308209d4318209d0308209cc068209c555{'ff' * 2499}7f0c0161",
     ],
 )
 def test_bytes_that_are_no_name_are_refused_or_have_a_text(encoded: str) -> None:

@@ -210,10 +210,10 @@ def test_quotas_and_credentials_come_and_go() -> None:
 
 def test_a_broker_registers_changes_and_leaves() -> None:
     image = image_after([registered(3, fenced=True), registered(1)])
-    assert image.unfenced() == (1,)
+    assert [image.brokers[node].fenced for node in (1, 3)] == [False, True]
     unfenced = BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=0, fenced=-1)
     image = image.apply_entry([unfenced])
-    assert image.unfenced() == (1, 3)
+    assert not image.brokers[3].fenced
     leaving = BrokerRegistrationChangeRecord(
         broker_id=3, broker_epoch=0, in_controlled_shutdown=1, log_dirs=[FOLDER]
     )

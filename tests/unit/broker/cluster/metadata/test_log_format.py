@@ -90,6 +90,7 @@ def test_an_entry_without_records_is_refused() -> None:
     empty = encode_entry(
         [],
         before=MetadataImage(version=1),
+        epoch=0,
         cluster_id=CLUSTER,
         previous=entry_checksum(store.get(metadata_log_key(1))),
         writer="w",

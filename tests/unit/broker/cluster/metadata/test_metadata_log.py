@@ -191,7 +191,7 @@ def test_a_crash_at_any_step_loses_no_acknowledged_entry(moment: Timing) -> None
         acknowledged = MetadataImage()
         attempted = acknowledged
         try:
-            metadata = MetadataLog(store, cluster_id=CLUSTER, snapshot_interval=4)
+            metadata = MetadataLog(store, cluster_id=CLUSTER, snapshot_interval=4, intervals_max=1)
             acknowledged = attempted = metadata.load()
             for records in history():
                 attempted = acknowledged.apply_entry(records)

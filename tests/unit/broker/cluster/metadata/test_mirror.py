@@ -379,7 +379,14 @@ def test_a_mirror_is_behind_as_long_as_what_was_deleted_there_cannot_be_written_
 def test_nothing_counts_as_deleted_that_a_listing_lacks_or_that_was_never_there() -> None:
     store, mirror = MemoryStore(), MemoryStore()
     metadata = opened(store, mirror)
-    lagging = MetadataLog(store, LaggingLists(mirror), cluster_id=CLUSTER, snapshot_interval=4)  # type: ignore[arg-type]
+    lists = LaggingLists(mirror)
+    lagging = MetadataLog(
+        store,
+        lists,  # type: ignore[arg-type]  # its methods
+        cluster_id=CLUSTER,
+        snapshot_interval=4,
+        intervals_max=1,
+    )
     lagging.load()
     for number in range(12):
         lagging.append(created(number))

@@ -15,7 +15,10 @@ from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import Replicas, topic_records
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, NotLeader, Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
-from strandline.broker.protocol.formats.metadata_records import PartitionChangeRecord
+from strandline.broker.protocol.formats.metadata_records import (
+    PartitionChangeRecord,
+    PartitionRecord,
+)
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.log_dirs import missing_folder_mark
@@ -30,17 +33,25 @@ ELSEWHERE = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def cluster(*replicas: Replicas, **properties: str) -> MetadataImage:
-    """A topic `t` of a cluster of three; the first replica of each partition leads."""
+    """A topic `t` of a cluster of three; the first replica of each partition leads, alone."""
     brokers = [registered(node_id) for node_id in (1, 2, 3)]
     texts = {key.replace("_", "."): text for key, text in properties.items()}
-    return MetadataImage().apply_entry([*brokers, *topic_records("t", A, replicas, texts)])
+    records = [
+        one.replaced(isr=one.replicas[:1]) if isinstance(one, PartitionRecord) else one
+        for one in topic_records("t", A, replicas, texts)
+    ]
+    return MetadataImage().apply_entry([*brokers, *records])
 
 
 def changed(
     image: MetadataImage, index: int, *, leader: int, replicas: Replicas | None = None
 ) -> MetadataImage:
     record = PartitionChangeRecord(
-        partition_id=index, topic_id=A, leader=leader, replicas=replicas, isr=replicas
+        partition_id=index,
+        topic_id=A,
+        leader=leader,
+        replicas=replicas,
+        isr=None if leader < 0 else (leader,),
     )
     return image.apply_entry([record])
 
@@ -190,5 +201,23 @@ def test_a_start_serves_the_replicas_that_it_finds(tmp_path: Path) -> None:
             assert again.topics_with_loss == set()
             assert checkpoint.read_topic_id(tmp_path / "t-0") == A
             assert TopicPartition("t", 2) not in found
+
+    asyncio.run(follow())
+
+
+def test_a_leader_with_others_in_sync_serves_nobody_until_it_is_alone(tmp_path: Path) -> None:
+    """It does not replicate: it would acknowledge what the others lack."""
+
+    async def follow() -> None:
+        with folders(tmp_path) as (dirs, disk):
+            replicas = await serving_nothing(dirs, disk)
+            records = [registered(1), registered(2), *topic_records("t", A, ((1, 2),), {})]
+            both = MetadataImage().apply_entry(records)
+            await replicas.follow(*since(MetadataImage(), both))
+            assert here(replicas) == {0: False}
+            shrunk = PartitionChangeRecord(partition_id=0, topic_id=A, isr=(1,))
+            alone = both.apply_entry([shrunk])
+            await replicas.follow(*since(both, alone))
+            assert here(replicas) == {0: True}
 
     asyncio.run(follow())

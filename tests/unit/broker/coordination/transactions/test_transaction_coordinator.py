@@ -36,6 +36,17 @@ from strandline.broker.coordination.transactions.transaction_coordinator import 
 )
 from strandline.broker.coordination.transactions.verification import Confirmation
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
+from strandline.broker.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+from strandline.broker.protocol.messages.write_txn_markers import (
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.concurrency import turns
 from strandline.storage.crash_points import (
@@ -52,6 +63,7 @@ from strandline.storage.model import ZERO_TOPIC_ID, TopicPartition
 from strandline.storage.records.batch.marker import MarkerType
 from tests.sim.loop import next_turn
 from tests.unit.broker.coordination.coordinator_world import MemoryPartition, World, move, play_in
+from tests.unit.broker.coordination.transactions.test_marker_channel import all_written
 
 V1, V2 = TransactionVersion.V0, TransactionVersion.V2
 COMMIT, ABORT = MarkerType.COMMIT, MarkerType.ABORT
@@ -95,6 +107,66 @@ class Markers:
         return {one for one, epoch in self.epochs.items() if epoch > epochs.get(one, epoch)}
 
 
+@dataclass
+class OtherBroker:
+    """Broker 2, which leads `led` and takes markers, or answers with `code` or not at all."""
+
+    led: set[TopicPartition] = field(default_factory=set)
+    code: ErrorCode = ErrorCode.NONE
+    is_away: bool = False
+    requests: list[WriteTxnMarkersRequest] = field(default_factory=list)
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+    added: list[AddPartitionsToTxnRequest] = field(default_factory=list)
+    # What it says of all partitions of a transaction, or of the request.
+    added_code: int = ErrorCode.NONE
+    whole_code: int = ErrorCode.NONE
+    coordinated: str = "tx"
+
+    def leader_of(self, partition: TopicPartition) -> int | None:
+        return 2 if partition in self.led else None
+
+    async def write_markers(
+        self, node_id: int, request: WriteTxnMarkersRequest
+    ) -> WriteTxnMarkersResponse:
+        assert node_id == 2
+        self.requests.append(request)
+        await self.may_answer.wait()
+        if self.is_away:
+            raise ConnectionResetError
+        return all_written(request, self.code)
+
+    async def add_partitions(
+        self, node_id: int, request: AddPartitionsToTxnRequest
+    ) -> AddPartitionsToTxnResponse:
+        assert node_id == 2
+        self.added.append(request)
+        if self.is_away:
+            raise ConnectionResetError
+        return AddPartitionsToTxnResponse(
+            error_code=self.whole_code,
+            results_by_transaction=[
+                AddPartitionsToTxnResult(
+                    transactional_id=self.coordinated,
+                    topic_results=[
+                        AddPartitionsToTxnTopicResult(
+                            name=topic.name,
+                            results_by_partition=[
+                                AddPartitionsToTxnPartitionResult(
+                                    partition_index=index, partition_error_code=self.added_code
+                                )
+                                for index in topic.partitions
+                            ],
+                        )
+                        for topic in request.transactions[0].topics
+                    ],
+                )
+            ],
+        )
+
+    def spawn(self, task: Coroutine[Any, Any, None]) -> object:
+        return asyncio.create_task(task)
+
+
 class TransactionWorld(World):
     """A world with partitions that take markers."""
 
@@ -102,6 +174,7 @@ class TransactionWorld(World):
         super().__init__()
         self.markers = Markers()
         self.config = CONFIG
+        self.other = OtherBroker()
 
     def transactions(self) -> TransactionCoordinator:
         return TransactionCoordinator(
@@ -114,6 +187,7 @@ class TransactionWorld(World):
             node_id=1,
             clock=self.clock,
             reads=self.executor,
+            others=self.other,
         )
 
     def state_record_count(self) -> int:
@@ -863,5 +937,227 @@ def test_partitions_are_verified_until_that_is_turned_off_and_again_once_it_is_o
         assert coordinator.confirm("tx", producer, B, Confirmation.LOOK) is ErrorCode.NONE
         world.config = CONFIG
         assert coordinator.confirm("tx", producer, B, Confirmation.LOOK) is not ErrorCode.NONE
+
+    play(scenario)
+
+
+# --- partitions of other brokers -----------------------------------------------------------------
+
+ELSEWHERE = TopicPartition("t", 1)
+
+
+def test_a_transaction_is_complete_when_the_other_brokers_have_its_markers() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        world.other.led = {ELSEWHERE}
+        coordinator = world.transactions()
+        producer = await begun(coordinator, A, ELSEWHERE)
+        # Answered at once: the outcome is certain.
+        await coordinator.end("tx", producer, COMMIT, V2)
+        await next_turn()
+        assert [where for where, _, _ in world.markers.written] == [A]
+        assert coordinator.statistics().waiting_markers == 1
+        assert state_of(coordinator) is TransactionState.PREPARE_COMMIT
+        world.other.may_answer.set()
+        while state_of(coordinator) is not TransactionState.COMPLETE_COMMIT:
+            await asyncio.sleep(0.002)
+        (request,) = world.other.requests
+        (marker,) = request.markers
+        assert [(one.name, list(one.partition_indexes)) for one in marker.topics] == [("t", [1])]
+        assert coordinator.statistics().waiting_markers == 0
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        None,
+    ],
+)
+def test_a_marker_that_the_leader_did_not_take_goes_to_the_leader_of_then(
+    code: ErrorCode | None,
+) -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        world.other.led = {A}
+        world.other.may_answer.set()
+        world.other.is_away, world.other.code = code is None, code or ErrorCode.NONE
+        coordinator = await world.restarted()
+        producer = await begun(coordinator, A)
+        await coordinator.end("tx", producer, ABORT, V2)
+        while len(world.other.requests) < 2:
+            await asyncio.sleep(0.002)
+        assert state_of(coordinator) is TransactionState.PREPARE_ABORT
+        # This broker is elected.
+        world.other.led = set()
+        while state_of(coordinator) is not TransactionState.COMPLETE_ABORT:
+            await asyncio.sleep(0.002)
+        assert [where for where, _, _ in world.markers.written] == [A]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED]
+)
+def test_a_partition_where_a_newer_one_has_ended_it_is_not_asked_again(code: ErrorCode) -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        world.other.led, world.other.code = {A}, code
+        world.other.may_answer.set()
+        coordinator = await world.restarted()
+        producer = await begun(coordinator, A)
+        await coordinator.end("tx", producer, COMMIT, V2)
+        while state_of(coordinator) is not TransactionState.COMPLETE_COMMIT:
+            await asyncio.sleep(0.002)
+        assert len(world.other.requests) == 1
+
+    play(scenario)
+
+
+def test_a_partition_that_is_deleted_while_its_broker_is_asked_holds_nothing_up() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        world.other.led, world.other.code = {B}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        world.other.may_answer.set()
+        coordinator = await world.restarted()
+        producer = await begun(coordinator, B)
+        await coordinator.end("tx", producer, COMMIT, V2)
+        while state_of(coordinator) is not TransactionState.COMPLETE_COMMIT:
+            await asyncio.sleep(0.002)
+
+    play(scenario)
+
+
+def test_an_answer_for_a_coordinator_that_resigned_meanwhile_changes_nothing() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        world.other.led = {A}
+        coordinator = await world.restarted()
+        producer = await begun(coordinator, A)
+        await coordinator.end("tx", producer, COMMIT, V2)
+        await next_turn()
+        move(world, coordinator, TRANSACTION_TOPIC, leader=2, epoch=9)
+        records = world.state_record_count()
+        world.other.may_answer.set()
+        await asyncio.sleep(1)
+        assert world.state_record_count() == records
+        # The next coordinator, under a higher epoch, sends its own.
+        move(world, coordinator, TRANSACTION_TOPIC, leader=1, epoch=10)
+        while coordinator.statistics().waiting_markers or len(world.other.requests) < 2:
+            await asyncio.sleep(0.002)
+        while state_of(coordinator) is not TransactionState.COMPLETE_COMMIT:
+            await asyncio.sleep(0.002)
+        assert [one.markers[0].coordinator_epoch for one in world.other.requests][-1] == 10
+
+    play(scenario)
+
+
+def test_a_partition_is_asked_once_at_a_time() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        world.other.led = {A}
+        coordinator = await world.restarted()
+        producer = await begun(coordinator, A)
+        await coordinator.end("tx", producer, COMMIT, V2)
+        await asyncio.sleep(5)
+        assert len(world.other.requests) == 1
+
+    play(scenario)
+
+
+def elsewhere(world: TransactionWorld) -> TransactionCoordinator:
+    """A coordinator of a broker on which no partition of the transactions' topic is led."""
+    records = topic_records(TRANSACTION_TOPIC, uuid.UUID(int=9), ((2,), (2,)), {})
+    world.image = world.image.apply_entry(records)
+    world.other.led = {TopicPartition(TRANSACTION_TOPIC, index) for index in range(2)}
+    return world.transactions()
+
+
+@pytest.mark.parametrize("confirmation", list(Confirmation))
+def test_a_coordinator_elsewhere_is_asked_once_about_all_partitions(
+    confirmation: Confirmation,
+) -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = elsewhere(world)
+        assert coordinator.elsewhere("tx") == 2
+        assert coordinator.elsewhere("") is None
+        codes = await coordinator.confirm_elsewhere(
+            2, "tx", ProducerIdentity(7, 3), {A, ELSEWHERE}, confirmation
+        )
+        assert codes == {A: ErrorCode.NONE, ELSEWHERE: ErrorCode.NONE}
+        (request,) = world.other.added
+        (asked,) = request.transactions
+        assert (asked.transactional_id, asked.producer_id, asked.producer_epoch) == ("tx", 7, 3)
+        assert asked.verify_only is (confirmation is not Confirmation.ADD)
+        assert [(one.name, list(one.partitions)) for one in asked.topics] == [("t", [0, 1])]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("said", "confirmation", "told"),
+    [
+        (ErrorCode.PRODUCER_FENCED, Confirmation.LOOK, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ErrorCode.TRANSACTION_ABORTABLE, Confirmation.LOOK, ErrorCode.INVALID_TXN_STATE),
+        (
+            ErrorCode.TRANSACTION_ABORTABLE,
+            Confirmation.LOOK_ABORTABLE,
+            ErrorCode.TRANSACTION_ABORTABLE,
+        ),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, Confirmation.ADD, ErrorCode.CONCURRENT_TRANSACTIONS),
+        # It is this broker that asked the wrong one.
+        (ErrorCode.NOT_COORDINATOR, Confirmation.ADD, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        (12345, Confirmation.ADD, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_what_a_coordinator_elsewhere_says_is_told_as_clients_know_it(
+    said: int, confirmation: Confirmation, told: ErrorCode
+) -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = elsewhere(world)
+        world.other.added_code = said
+        codes = await coordinator.confirm_elsewhere(
+            2, "tx", ProducerIdentity(7, 3), {A}, confirmation
+        )
+        assert codes == {A: told}
+        assert coordinator.statistics().refused_partitions_total == 1
+
+    play(scenario)
+
+
+def test_a_coordinator_elsewhere_that_gives_no_or_another_answer_confirms_nothing() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = elsewhere(world)
+
+        async def told() -> ErrorCode:
+            codes = await coordinator.confirm_elsewhere(
+                2, "tx", ProducerIdentity(7, 3), {A}, Confirmation.ADD
+            )
+            return codes[A]
+
+        world.other.is_away = True
+        assert await told() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        world.other.is_away, world.other.coordinated = False, "another"
+        assert await told() is ErrorCode.UNKNOWN_SERVER_ERROR
+        # A right that this broker lacks is none that its client could get.
+        world.other.whole_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        assert await told() is ErrorCode.INVALID_TXN_STATE
+        world.other.whole_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert await told() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    play(scenario)
+
+
+def test_partitions_are_not_verified_elsewhere_where_the_key_says_so() -> None:
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = elsewhere(world)
+        world.config = replace(CONFIG, verifies_partitions=False)
+        producer = ProducerIdentity(7, 3)
+        codes = await coordinator.confirm_elsewhere(2, "tx", producer, {A}, Confirmation.LOOK)
+        assert (codes, world.other.added) == ({A: ErrorCode.NONE}, [])
+        await coordinator.confirm_elsewhere(2, "tx", producer, {A}, Confirmation.ADD)
+        assert len(world.other.added) == 1
 
     play(scenario)

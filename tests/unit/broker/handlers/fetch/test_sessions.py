@@ -131,3 +131,18 @@ def test_what_is_forgotten_makes_room() -> None:
     cache.update(session, (), [("a", number) for number in range(9)])
     assert cache.partition_count == 1
     assert cache.memory_bytes == wanted("a", 9).memory_bytes
+
+
+def test_a_session_of_another_user_looks_as_if_there_were_none() -> None:
+    """Its topics would be in the answer, and its own client would lose it."""
+    cache = FetchSessionCache(10, ManualClock())
+    session = cache.begin([wanted("a", 0)], uses_topic_ids=False, user="alice")
+    assert session is not None
+    number = session.session_id
+    for epoch in (1, 7):
+        refused = cache.resume(number, epoch, uses_topic_ids=False, user="mallory")
+        assert refused is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    cache.end_of("mallory", number)
+    assert cache.resume(number, 1, uses_topic_ids=False, user="alice") is session
+    cache.end_of("alice", number)
+    assert cache.session_count == 0

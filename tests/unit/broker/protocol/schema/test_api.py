@@ -8,11 +8,13 @@ import subprocess
 import sys
 
 import pytest
-from kio.schema.index import api_key_map
+from kio.schema.index import api_key_map, schema_name_map
 
 from strandline.broker.protocol.codec import codec
-from strandline.broker.protocol.header import decode_request_header
+from strandline.broker.protocol.header import decode_request_header, routes_of
 from strandline.broker.protocol.schema.api import (
+    CONTROLLER_SPECS,
+    EVERY_SPEC,
     SPECS,
     ApiKey,
     VersionRange,
@@ -43,8 +45,24 @@ def test_every_table_has_the_versions_of_kafka_and_those_it_once_had() -> None:
     assert SPECS[ApiKey.FETCH].supported == VersionRange(0, 18)
 
 
+def test_what_controllers_serve_has_the_versions_of_kafka() -> None:
+    for key, row in CONTROLLER_SPECS.items():
+        assert list(row.supported) == sorted(schema_name_map[api_key_map[key]])
+
+
+def test_listeners_of_brokers_serve_nothing_of_controllers() -> None:
+    assert not CONTROLLER_SPECS.keys() & SPECS.keys()
+    for key, row in CONTROLLER_SPECS.items():
+        for version in row.supported:
+            frame = memoryview(struct.pack(">hhih", key, version, 1, -1) + b"\0")
+            with pytest.raises(UnsupportedVersion):
+                decode_request_header(frame)
+            header = decode_request_header(frame, routes_of(CONTROLLER_SPECS.values()))
+            assert (header.api_key, header.api_version) == (key, version)
+
+
 def test_every_api_has_its_messages_by_its_name() -> None:
-    for row in SPECS.values():
+    for row in EVERY_SPEC.values():
         key = row.key
         assert codec.request_class(key).__name__ == f"{api_name(key)}Request"
         assert response_class(key).__name__ == f"{api_name(key)}Response"

@@ -6,8 +6,8 @@ import pytest
 
 from strandline.broker.cli import main
 from strandline.broker.tools.client.failures import ToolFailure
-from strandline.broker.tools.commands import status as status_command
 from strandline.broker.tools.commands.arguments import TOPICS_SHOWN
+from strandline.broker.tools.commands.metrics_reader import MetricsReader
 from strandline.broker.tools.commands.status import watch
 
 TOPICS = 3000
@@ -41,9 +41,10 @@ def page() -> str:
 
 @pytest.fixture(autouse=True)
 def answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        status_command, "_get", lambda url: page() if url.endswith("/metrics") else "ok"
-    )
+    def get(_reader: MetricsReader, url: str) -> str:
+        return page() if url.endswith("/metrics") else "ok"
+
+    monkeypatch.setattr(MetricsReader, "get", get)
 
 
 def test_three_thousand_topics_fit_a_screen_and_those_with_most_at_stake_come_first(

@@ -1,0 +1,1 @@
+"""A broker's seat in a cluster: its controllers, its registration, and the metadata they give."""

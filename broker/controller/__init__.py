@@ -1,0 +1,1 @@
+"""Decisions of a controller on its brokers: registrations, sessions, elections, log folders."""

@@ -1,0 +1,1 @@
+"""What a controller answers: brokers, followers of the metadata log, and forwarded requests."""

@@ -1,0 +1,1 @@
+"""Requests of clients that the active controller decides, at a broker that is not its own."""

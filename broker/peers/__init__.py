@@ -1,0 +1,1 @@
+"""Connections of this broker to other nodes: controllers, and other brokers."""

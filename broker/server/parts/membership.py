@@ -1,0 +1,222 @@
+"""A broker's seat in a cluster of controllers elsewhere: metadata, registration, forwarding.
+
+    1 the feed reads the metadata as they are   2 features that this broker lacks refuse it, by name
+    3 it registers                              4 the feed has its registration, so all before it
+    then the logs are loaded, listeners open    5 the controller unfences it, and it leads
+
+Each of the two loops begins during the start: a recovery may last longer than a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+
+from strandline.broker.cluster.membership.channel import ControllerChannel
+from strandline.broker.cluster.membership.envelope import Forwarder
+from strandline.broker.cluster.membership.feed import MetadataFeed, Observer
+from strandline.broker.cluster.membership.find_cluster import find_cluster
+from strandline.broker.cluster.membership.lifecycle import (
+    BrokerLifecycle,
+    Registration,
+    features_of,
+)
+from strandline.broker.cluster.membership.manager import LifecycleManager
+from strandline.broker.cluster.membership.quorum import Quorum
+from strandline.broker.cluster.membership.remote_controller import RemoteController
+from strandline.broker.cluster.metadata.features import CLAIMED
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.view import MetadataView
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.peer_security import controller_security
+from strandline.broker.peers.peer import Connect, connect_by
+from strandline.broker.protocol.messages.broker_registration import RegisteringListener
+from strandline.broker.server.environment import Environment
+from strandline.broker.server.parts.part import Part, in_worker
+from strandline.broker.server.parts.storage import StorageParts
+from strandline.broker.server.registration import new_registration
+from strandline.storage.clock import Clock
+from strandline.storage.concurrency.early_loop import EarlyLoop
+from strandline.storage.errors import StrandlineError
+from strandline.storage.local.formats.checkpoint import (
+    META_PROPERTIES,
+    decode_id,
+    read_properties,
+)
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
+
+log = logging.getLogger(__name__)
+
+# How long a start waits to see itself among the brokers, so that its first answers name it.
+KNOWN_S_MAX = 10.0
+
+
+class NoControllers(StrandlineError):
+    """No controller let this broker begin, in the time that a start may take."""
+
+
+def connect_to_controllers(config: BrokerConfig, clock: Clock) -> Connect:
+    """Returns what connects to controllers. Raises InvalidConfig."""
+    return connect_by(
+        controller_security(config), client_id=f"broker-{config.node_id}", clock=clock
+    )
+
+
+async def cluster_id_of(config: BrokerConfig, environment: Environment, connect: Connect) -> str:
+    """Returns the cluster of the log folders, of new ones that of the controllers.
+
+    Raises NoControllers, StorageError.
+    """
+    known = await in_worker(environment.workers.disk, partial(_known_cluster_id, config))
+    if known is not None:
+        return known
+    wait_s = config.membership.registration_ms_max / 1000
+    found = await find_cluster(config.membership.addresses(), connect, wait_s=wait_s)
+    if found.cluster_id is None:
+        raise NoControllers(f"no controller told its cluster in {wait_s:g} s: {found.reason}")
+    return found.cluster_id
+
+
+def _known_cluster_id(config: BrokerConfig) -> str | None:
+    """Returns the cluster that a log folder was made for; None if all are new. Blocks."""
+    for folder in config.logs.dirs:
+        properties = read_properties(folder / META_PROPERTIES) or {}
+        if (known := properties.get("cluster.id")) is not None:
+            return known
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembershipParts(Part):
+    """What connects a broker to its controllers."""
+
+    view: MetadataView
+    controller: RemoteController
+    forwarder: Forwarder
+    manager: LifecycleManager
+    # Returns when something is so in the view.
+    until: Callable[[Callable[[], bool]], Awaitable[None]]
+    node_id: int
+    hands_over: bool
+
+    @classmethod
+    async def join(
+        cls,
+        environment: Environment,
+        config: BrokerConfig,
+        storage: StorageParts,
+        opened: ExitStack,
+        connect: Connect,
+    ) -> MembershipParts:
+        """Registers; returns when the metadata of this broker have its registration.
+
+        Raises NoControllers, RegistrationRefused, OtherCluster, UnsupportedFeature, StorageError.
+        """
+        clock, settings = environment.clock, config.membership
+        quorum = Quorum(settings.addresses())
+        view = MetadataView(MetadataImage())
+
+        def channel() -> ControllerChannel:
+            request_s_max = config.peers.request_ms_max / 1000
+            made = ControllerChannel(quorum, connect, clock, request_s_max=request_s_max)
+            opened.callback(made.close)
+            return made
+
+        feed = MetadataFeed(
+            Observer(
+                node_id=config.node_id,
+                directory_id=decode_id(storage.log_dirs.directories[0].directory_id),
+                cluster_id=storage.log_dirs.cluster_id,
+            ),
+            quorum,
+            connect,
+            clock,
+            view=view,
+            executor=environment.workers.metadata,
+        )
+        manager = LifecycleManager(
+            BrokerLifecycle(
+                registration=_registration(config, storage.log_dirs),
+                heartbeat_ms=settings.heartbeat_ms,
+            ),
+            channel(),
+            clock,
+            metadata_offset=lambda: feed.applied_offset,
+            failed_dirs=partial(_failed_dirs, storage.log_dirs),
+        )
+        following = EarlyLoop(feed.run)
+        opened.callback(following.cancel)
+        wait_s = settings.registration_ms_max / 1000
+        try:
+            async with asyncio.timeout(wait_s):
+                await following.meanwhile(feed.caught_up())  # 1, 2
+                living = EarlyLoop(manager.run)
+                opened.callback(living.cancel)
+                epoch = await following.meanwhile(living.meanwhile(manager.registered()))  # 3
+        except TimeoutError:
+            reason = manager.last_refusal or feed.last_fault or "no active controller answers"
+            raise NoControllers(
+                f"broker {config.node_id} is not registered after {wait_s:g} s: {reason}"
+            ) from None
+        log.info("broker registered", extra={"fields": {"broker_epoch": epoch}})
+        await following.meanwhile(living.meanwhile(feed.reached(epoch)))  # 4
+        return cls(
+            view=view,
+            controller=RemoteController(
+                channel(),
+                view,
+                node_id=config.node_id,
+                broker_epoch=lambda: manager.epoch,
+                request_ms_max=config.peers.request_ms_max,
+                until=feed.until,
+            ),
+            forwarder=Forwarder(channel(), clock),
+            manager=manager,
+            until=feed.until,
+            node_id=config.node_id,
+            hands_over=settings.hands_over,
+            loops={"metadata feed": following.run, "heartbeats": living.run},
+        )
+
+    async def serve(self) -> None:
+        """Returns when the controller lets this broker lead, and its metadata say so."""
+        await self.manager.serve()  # 5
+        with suppress(TimeoutError):
+            async with asyncio.timeout(KNOWN_S_MAX):
+                await self.until(lambda: self.node_id in self.view.image.unfenced())
+
+    async def leave(self) -> None:
+        """The controller moves leaders away, or makes the partitions known as being without one."""
+        if self.hands_over:
+            await self.manager.leave()
+
+
+def _registration(config: BrokerConfig, log_dirs: LogDirs) -> Registration:
+    own = new_registration(config, log_dirs)
+    return Registration(
+        node_id=own.broker_id,
+        cluster_id=log_dirs.cluster_id,
+        incarnation_id=own.incarnation_id,
+        listeners=[
+            RegisteringListener(
+                name=one.name,
+                host=one.host,
+                port=one.port,
+                security_protocol=one.security_protocol,
+            )
+            for one in own.end_points
+        ],
+        features=features_of(CLAIMED.items()),
+        rack=own.rack,
+        log_dirs=own.log_dirs,
+        previous_epoch=log_dirs.clean_broker_epoch,
+    )
+
+
+def _failed_dirs(log_dirs: LogDirs) -> set[uuid.UUID]:
+    return {decode_id(one.directory_id) for one in log_dirs.directories if one.failure is not None}

@@ -1,0 +1,86 @@
+"""The role of a broker in a cluster whose controllers are other processes, as Apache Kafka's.
+
+The controllers decide: what topics there are, who leads, who may do what. This broker follows their
+log, serves the partitions that they place on it, and forwards what is theirs to decide.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+
+from strandline.broker.cluster.replicas.tiers import LocalTier
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.running_config import RunningConfig
+from strandline.broker.network.connection import Spawn
+from strandline.broker.server.broker import Started
+from strandline.broker.server.environment import Environment
+from strandline.broker.server.parts.coordinators import CoordinatorParts
+from strandline.broker.server.parts.elsewhere import ElsewhereParts
+from strandline.broker.server.parts.front import FrontParts
+from strandline.broker.server.parts.logs import LogParts, serve_partitions
+from strandline.broker.server.parts.membership import (
+    MembershipParts,
+    cluster_id_of,
+    connect_to_controllers,
+)
+from strandline.broker.server.parts.metadata import MetadataParts
+from strandline.broker.server.parts.storage import StorageParts, open_log_dirs
+from strandline.storage.errors import InvalidConfig
+
+
+async def start_seat(
+    environment: Environment, config: BrokerConfig, spawn: Spawn, opened: ExitStack
+) -> Started:
+    """Starts a broker that other processes control. Raises StrandlineError."""
+    check_seat(config)
+    clock = environment.clock
+    connect = connect_to_controllers(config, clock)
+    cluster_id = await cluster_id_of(config, environment, connect)
+    opening = partial(open_log_dirs, config, clock, cluster_id)
+    storage = await StorageParts.make(environment, config, opened, opening)
+    membership = await MembershipParts.join(environment, config, storage, opened, connect)
+    metadata = await MetadataParts.make(
+        environment, RunningConfig(config), membership.view, membership.controller
+    )
+    tiers = LocalTier(
+        storage.log_dirs.log_start_offsets,
+        lookups=environment.workers.lookups,
+    )
+    replicas = await serve_partitions(environment, storage, metadata, tiers=tiers)
+    elsewhere = ElsewhereParts.make(environment, config, metadata, spawn=spawn)
+    coordinators = await CoordinatorParts.make(
+        environment, storage, metadata, replicas, others=elsewhere.brokers
+    )
+    logs = LogParts.make(
+        environment,
+        storage,
+        metadata,
+        replicas,
+        coordinators,
+        broker_epoch=lambda: membership.manager.epoch,
+    )
+    front = FrontParts.make(
+        environment,
+        storage,
+        metadata,
+        coordinators,
+        logs,
+        spawn=spawn,
+        forwarder=membership.forwarder,
+    )
+    return Started(front, storage, membership, metadata, elsewhere, coordinators, logs)
+
+
+def check_seat(config: BrokerConfig) -> None:
+    """Raises InvalidConfig for what a broker in a cluster cannot have."""
+    if config.archive.is_enabled:
+        raise InvalidConfig(
+            "remote.log.storage.system.enable=true: a broker in a cluster with controllers does not"
+            " archive yet; leave it out"
+        )
+    for listener in config.advertised_listeners:
+        if not listener.port:
+            raise InvalidConfig(
+                f"listeners={listener}: a broker registers its port before it listens; expected one"
+            )

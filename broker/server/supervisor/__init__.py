@@ -1,0 +1,1 @@
+"""Several brokers and their controller on one machine, run as one."""

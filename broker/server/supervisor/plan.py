@@ -1,0 +1,182 @@
+"""What each process of `strandline serve --brokers N` is configured with.
+
+    listeners=PLAINTEXT://:9092, log.dirs=/data, N = 2
+
+    controller  node 3000  CONTROLLER://127.0.0.1:9091                              /data/controller
+    broker 1    node 1     PLAINTEXT://:9092  INTERNAL://127.0.0.1:9094             /data/broker-1
+    broker 2    node 2     PLAINTEXT://:9093  INTERNAL://127.0.0.1:9095             /data/broker-2
+
+What clients see is as the configuration says, with ports upwards. By the listeners CONTROLLER and
+INTERNAL the processes meet; these lie on the loopback and want a secret of this cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.config.listeners import Listener
+from strandline.storage.errors import InvalidConfig
+
+# As in Kafka's own examples; brokers count upwards from node.id.
+CONTROLLER_ID: Final = 3000
+CONTROLLER, INTERNAL = "CONTROLLER", "INTERNAL"
+# No user of clients should have this name: it is a super user where there are rules.
+USER: Final = "__strandline"
+_PORT_MAX: Final = 65535
+_SECRET_FILE: Final = "cluster-secret"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlan:
+    """One process: its properties, and how it is told."""
+
+    name: str
+    node_id: int
+    address: str
+    folders: Sequence[Path]
+    properties: Mapping[str, str]
+
+    @property
+    def is_controller(self) -> bool:
+        return self.node_id == CONTROLLER_ID
+
+
+def plan(config: BrokerConfig, secret: str) -> Sequence[NodePlan]:
+    """Returns the controller, then the brokers. Raises InvalidConfig."""
+    count = config.membership.brokers
+    _check(config, count)
+    first_port = min(one.port for one in config.listeners)
+    controller = Listener(name=CONTROLLER, host="127.0.0.1", port=first_port - 1)
+    step = len({one.port for one in config.listeners})
+    internal_port = max(one.port for one in config.listeners) + count * step - step + 1
+    shared = _shared(config, controller, secret)
+    nodes = [
+        NodePlan(
+            name="controller",
+            node_id=CONTROLLER_ID,
+            address=f"{controller.host}:{controller.port}",
+            folders=[config.logs.dirs[0] / "controller"],
+            properties={
+                **shared,
+                "process.roles": "controller",
+                "node.id": str(CONTROLLER_ID),
+                "listeners": str(controller),
+                "log.dirs": str(config.logs.dirs[0] / "controller"),
+            },
+        )
+    ]
+    for number in range(count):
+        internal = Listener(name=INTERNAL, host="127.0.0.1", port=internal_port + number)
+        node_id = config.node_id + number
+        listeners = _shifted(config.listeners, number * step)
+        advertised = _shifted(config.advertised_listeners, number * step)
+        folders = [one / f"broker-{node_id}" for one in config.logs.dirs]
+        nodes.append(
+            NodePlan(
+                name=f"broker {node_id}",
+                node_id=node_id,
+                address=f"{advertised[0].host}:{advertised[0].port}",
+                folders=folders,
+                properties={
+                    **shared,
+                    "process.roles": "broker",
+                    "node.id": str(node_id),
+                    "listeners": _texts([*listeners, internal]),
+                    "advertised.listeners": _texts([*advertised, internal]),
+                    "inter.broker.listener.name": INTERNAL,
+                    "controller.quorum.bootstrap.servers": f"{controller.host}:{controller.port}",
+                    "log.dirs": ",".join(map(str, folders)),
+                    **_metrics(config, number),
+                },
+            )
+        )
+    return nodes
+
+
+def secret_of(folder: Path) -> str:
+    """Returns the secret of the cluster in this folder, made at its first start; blocks.
+
+    Raises OSError.
+    """
+    path = folder / _SECRET_FILE
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        made = folder / f"{_SECRET_FILE}.new"
+        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(32))
+        made.rename(path)
+    return path.read_text("ascii").strip()
+
+
+def _check(config: BrokerConfig, count: int) -> None:
+    if config.membership.roles or config.membership.servers:
+        raise InvalidConfig(
+            "strandline.brokers and process.roles or controller.quorum.*: several brokers of one"
+            " machine have a controller of their own"
+        )
+    if config.archive.is_enabled:
+        raise InvalidConfig(
+            "strandline.brokers and remote.log.storage.system.enable=true: several brokers do not"
+            " archive yet; leave one out"
+        )
+    for folder in config.logs.dirs:
+        if (folder / "meta.properties").exists():
+            raise InvalidConfig(
+                f"{folder} is the folder of a lone broker, which cannot become one of several yet;"
+                " choose an empty one"
+            )
+    if any(not one.port for one in config.listeners):
+        raise InvalidConfig("listeners: several brokers need a first port, and 0 is none")
+    if max(one.port for one in config.listeners) + 2 * count * len(config.listeners) > _PORT_MAX:
+        raise InvalidConfig(f"listeners: no ports are left for {count} brokers")
+
+
+def _shared(config: BrokerConfig, controller: Listener, secret: str) -> dict[str, str]:
+    """The properties that all processes have."""
+    own = {"strandline.brokers", "broker.id", "log.dir", "strandline.metrics.listener"}
+    kept = {name: text for name, text in config.given.items() if name not in own}
+    login = (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required"
+        f' username="{USER}" password="{secret}" user_{USER}="{secret}";'
+    )
+    protocols = [*config.identity.protocols]
+    inner = {}
+    for name in (CONTROLLER, INTERNAL):
+        protocols.append(f"{name}:SASL_PLAINTEXT")
+        inner[f"listener.name.{name.lower()}.sasl.enabled.mechanisms"] = "PLAIN"
+        inner[f"listener.name.{name.lower()}.plain.sasl.jaas.config"] = login
+    if config.authorizer.is_enabled:
+        users = [kept.get("super.users", ""), f"User:{USER}"]
+        inner["super.users"] = ";".join(filter(None, users))
+    return {
+        **kept,
+        **inner,
+        "listener.security.protocol.map": ",".join(protocols),
+        "controller.listener.names": controller.name,
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    }
+
+
+def _metrics(config: BrokerConfig, number: int) -> dict[str, str]:
+    """The metrics of each broker are at the next port."""
+    listener = config.metrics.listener
+    if listener is None:
+        return {}
+    shifted = replace(listener, name=listener.name.lower(), port=listener.port + number)
+    return {"strandline.metrics.listener": str(shifted)}
+
+
+def _shifted(listeners: Iterable[Listener], by: int) -> list[Listener]:
+    return [replace(one, port=one.port + by) for one in listeners]
+
+
+def _texts(listeners: Iterable[Listener]) -> str:
+    return ",".join(map(str, listeners))

@@ -1,0 +1,171 @@
+"""Runs the processes of `strandline serve --brokers N`: one controller, and N brokers.
+
+    start   the controller, then all brokers at once; a line for each, then `ready`
+    run     a process that ends is started again: at once, and with a pause if it dies at its start
+    stop    the brokers, which hand over to each other, and then the controller
+
+A process ends when its standard input does, so none outlives a supervisor that was killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.server.process import SUPERVISED, notify_manager, print_or_log
+from strandline.broker.server.supervisor.plan import NodePlan, plan, secret_of
+from strandline.storage.backoff import Backoff
+from strandline.storage.files import private_files
+
+log = logging.getLogger(__name__)
+
+# A broker closes its logs meanwhile; thousands take a few seconds on a slow disk.
+STOP_S_MAX: Final = 120.0
+RESTARTS: Final = Backoff(0.5, 10.0, jitter=0.2)
+# A process that lived longer is started again at once.
+_LIVED_S: Final = 10.0
+_READY: Final = b"strandline ready:"
+_PROPERTIES_FILE: Final = "supervised.properties"
+
+
+def run_brokers(config: BrokerConfig, *, log_level: str) -> int:
+    """Runs until SIGTERM, SIGINT or SIGHUP; returns the exit code.
+
+    Raises InvalidConfig, OSError.
+    """
+    with private_files():
+        nodes = plan(config, secret_of(config.logs.dirs[0]))
+        return asyncio.run(Supervisor(nodes, log_level).run())
+
+
+class Supervisor:
+    """The processes of one cluster."""
+
+    def __init__(self, nodes: Sequence[NodePlan], log_level: str) -> None:
+        self._stopping = asyncio.Event()
+        self._children = [Child(node, log_level, self._stopping) for node in nodes]
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._begin_stop)
+        controller, *brokers = self._children
+        running = [asyncio.create_task(child.run()) for child in self._children]
+        starting = asyncio.create_task(self._tell_ready())
+        await asyncio.wait(
+            [*running, asyncio.create_task(self._stopping.wait())],
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        starting.cancel()
+        # One ended for good: a wrong configuration, which the next start would find as well.
+        self._begin_stop()
+        await asyncio.gather(*(child.stop() for child in brokers))
+        await controller.stop()
+        return max(await asyncio.gather(*running))
+
+    def _begin_stop(self) -> None:
+        self._stopping.set()
+        notify_manager("STOPPING=1")
+
+    async def _tell_ready(self) -> None:
+        for child in self._children:
+            await child.ready.wait()
+            print_or_log(
+                f"{child.node.name} at {child.node.address}, folder"
+                f" {', '.join(map(str, child.node.folders))}, process {child.pid}"
+            )
+        brokers = [child.node for child in self._children if not child.node.is_controller]
+        addresses = ",".join(one.address for one in brokers)
+        print_or_log(f"strandline ready: {len(brokers)} brokers at {addresses}")
+        notify_manager("READY=1")
+
+
+class Child:
+    """One process, started again whenever it ends."""
+
+    def __init__(self, node: NodePlan, log_level: str, stopping: asyncio.Event) -> None:
+        self.node = node
+        self.ready = asyncio.Event()
+        self._log_level = log_level
+        self._stopping = stopping
+        self._process: Process | None = None
+        self._ended = asyncio.Event()
+
+    @property
+    def pid(self) -> int:
+        return -1 if self._process is None else self._process.pid
+
+    async def run(self) -> int:
+        """Returns the exit code of a process that is not started again."""
+        loop, failures = asyncio.get_running_loop(), 0
+        while True:
+            began_s = loop.time()
+            code = await self._run_once()
+            if self._stopping.is_set() or (code == os.EX_USAGE and not self.ready.is_set()):
+                self._ended.set()
+                return code
+            failures = 0 if loop.time() - began_s > _LIVED_S else failures + 1
+            wait_s = RESTARTS.wait_s(failures - 1) if failures > 1 else 0.0
+            log.warning(
+                "process ended, is started again",
+                extra={
+                    "fields": {"node": self.node.name, "code": code, "pause_s": round(wait_s, 1)}
+                },
+            )
+            try:
+                await asyncio.wait_for(self._stopping.wait(), wait_s)
+            except TimeoutError:
+                continue
+
+    async def stop(self) -> None:
+        """Ends the process, and waits for it."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+            try:
+                await asyncio.wait_for(self._ended.wait(), STOP_S_MAX)
+            except TimeoutError:
+                log.error("process killed", extra={"fields": {"node": self.node.name}})
+                self._process.kill()
+        await self._ended.wait()
+
+    async def _run_once(self) -> int:
+        properties = self._write_properties()
+        process = self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "strandline", "serve", "--config", str(properties)),
+            *("--log-level", self._log_level),
+            stdin=PIPE,
+            stdout=PIPE,
+            env={**os.environ, SUPERVISED: self.node.name},
+            # Ctrl-C is for the supervisor, which stops them in their order.
+            start_new_session=True,
+        )
+        if self._stopping.is_set():
+            process.terminate()
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            if line.startswith(_READY):
+                self.ready.set()
+        return await process.wait()
+
+    def _write_properties(self) -> Path:
+        """A file, for everybody sees the words of a command, and the secret is among them."""
+        folder = self.node.folders[0]
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / _PROPERTIES_FILE
+        path.write_text(
+            "".join(f"{key}={_escaped(text)}\n" for key, text in self.node.properties.items())
+        )
+        return path
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")

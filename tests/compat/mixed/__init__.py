@@ -1,0 +1,1 @@
+"""`make mixed`: strandline brokers in a cluster of Apache Kafka's controllers."""

@@ -1,0 +1,129 @@
+"""`strandline serve --brokers N` as a child process."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tests.support.broker import END_TIMEOUT_S, REPOSITORY, START_TIMEOUT_S
+
+NODE = re.compile(
+    r"(?P<name>controller|broker \d+) at .*, folder (?P<folder>.*), process (?P<pid>\d+)$"
+)
+# Below those that the kernel gives to clients.
+PORTS = range(20_000, 30_000, 20)
+
+
+class SeveralBrokers:
+    """A cluster of one machine; `pids` are those of the first start, by name."""
+
+    def __init__(self, folder: Path, *settings: str, brokers: int = 3) -> None:
+        self.folder = folder
+        self.port = _free_ports(2 * brokers + 1) + 1
+        self.log_path = folder / "brokers.log"
+        self.pids: dict[str, int] = {}
+        self.lines: list[str] = []
+        self._brokers = brokers
+        self._settings = settings
+        self._process: subprocess.Popen[str] | None = None
+        self._ready = threading.Event()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{self.port + number}" for number in range(self._brokers))
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def __enter__(self) -> SeveralBrokers:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._ready.clear()
+        settings = (
+            f"log.dirs={self.data}",
+            f"listeners=PLAINTEXT://127.0.0.1:{self.port}",
+            *self._settings,
+        )
+        with open(self.log_path, "ab") as log_file:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "strandline", "serve"),
+                    *("--brokers", str(self._brokers)),
+                    *(word for one in settings for word in ("--set", one)),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log_file,
+                text=True,
+                cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
+            )
+        threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
+        assert self._ready.wait(START_TIMEOUT_S), self.log_text()[-4000:]
+        return self
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            match = NODE.match(self.lines[-1])
+            if match is not None:
+                self.pids[match["name"]] = int(match["pid"])
+            if line.startswith("strandline ready:"):
+                self._ready.set()
+
+    def log_text(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def stop(self, by: signal.Signals = signal.SIGTERM) -> int:
+        """Sends a signal to the supervisor and waits for it; its exit code."""
+        assert self._process is not None
+        self._process.send_signal(by)
+        return self._process.wait(END_TIMEOUT_S)
+
+    def kill(self, name: str) -> None:
+        os.kill(self.pids[name], signal.SIGKILL)
+
+    def await_ends(self) -> None:
+        """Waits until none of its processes is left."""
+        deadline_s = time.monotonic() + END_TIMEOUT_S
+        while any(map(_is_running, self.pids.values())):
+            assert time.monotonic() < deadline_s, self.pids
+            time.sleep(0.05)
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        if self._process.poll() is None:
+            self.stop(signal.SIGTERM)
+        for pid in self.pids.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _free_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody has."""
+    for offset in range(len(PORTS)):
+        first = PORTS[(os.getpid() + offset) % len(PORTS)]
+        try:
+            for number in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(("127.0.0.1", number))
+        except OSError:
+            continue
+        return first
+    raise AssertionError("no ports are free")

@@ -1,0 +1,146 @@
+"""`strandline serve --brokers N` is one cluster, whatever becomes of one of its processes."""
+
+from __future__ import annotations
+
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.broker import eventually
+from tests.support.several_brokers import SeveralBrokers
+
+WAIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeveralBrokers]:
+    with SeveralBrokers(tmp_path_factory.mktemp("brokers")) as running:
+        yield running
+
+
+def create(cluster: SeveralBrokers, *topics: str, partitions: int = 6) -> AdminClient:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    made = admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics])
+    for future in made.values():
+        future.result(WAIT_S)
+    for topic in topics:
+        eventually(lambda topic=topic: -1 not in leaders(admin, topic) and leaders(admin, topic))
+    return admin
+
+
+def leaders(admin: AdminClient, topic: str) -> list[int]:
+    found = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+    return [one.leader for one in found.values()]
+
+
+def fill(cluster: SeveralBrokers, topic: str, values: list[bytes]) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 1})
+    failed: list[object] = []
+    for value in values:
+        producer.produce(
+            topic, value, key=value, on_delivery=lambda error, _: error and failed.append(error)
+        )
+    assert producer.flush(WAIT_S) == 0
+    assert failed == []
+
+
+def read(cluster: SeveralBrokers, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": f"reads-{topic}-{time.monotonic_ns()}",
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.subscribe([topic])
+    found: list[bytes] = []
+    deadline_s = time.monotonic() + WAIT_S
+    while len(found) < count and time.monotonic() < deadline_s:
+        found += [one.value() for one in consumer.consume(500, 1.0) if one.error() is None]
+    consumer.close()
+    return found
+
+
+def test_each_broker_has_a_line_and_a_folder_and_leads_its_share(cluster: SeveralBrokers) -> None:
+    assert sorted(cluster.pids) == ["broker 1", "broker 2", "broker 3", "controller"]
+    assert cluster.lines[-1] == f"strandline ready: 3 brokers at {cluster.bootstrap}"
+    admin = create(cluster, "share")
+    assert sorted(leaders(admin, "share")) == [1, 1, 2, 2, 3, 3]
+    values = [b"%d" % number for number in range(600)]
+    fill(cluster, "share", values)
+    assert sorted(read(cluster, "share", 600)) == sorted(values)
+
+
+def test_nobody_on_the_machine_may_read_the_secret_of_its_inner_listeners(
+    cluster: SeveralBrokers,
+) -> None:
+    secret = (cluster.data / "cluster-secret").read_text()
+    holders = [path for path in cluster.data.rglob("*") if path.is_file() and path.suffix != ".log"]
+    holders = [path for path in holders if secret.encode() in path.read_bytes()]
+    assert len(holders) == 5
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in holders)
+    assert secret not in cluster.log_text()
+    for pid in cluster.pids.values():
+        assert secret.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_transactions_count_once_over_brokers_that_are_killed(cluster: SeveralBrokers) -> None:
+    """Coordinators, offsets and partitions lie on all of them."""
+    create(cluster, "in", "out")
+    values = [b"%d" % number for number in range(1000)]
+    fill(cluster, "in", values)
+    moved, killed = 0, iter(["broker 2", "broker 3", "controller"])
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "moves",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.subscribe(["in"])
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "moves"})
+    producer.init_transactions(WAIT_S)
+    deadline_s = time.monotonic() + 2 * WAIT_S
+    while moved < len(values):
+        assert time.monotonic() < deadline_s, moved
+        found = [one for one in consumer.consume(100, 1.0) if one.error() is None]
+        if not found:
+            continue
+        producer.begin_transaction()
+        for one in found:
+            producer.produce("out", one.value(), key=one.key())
+        if victim := next(killed, None):
+            cluster.kill(victim)
+        producer.send_offsets_to_transaction(
+            consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), WAIT_S
+        )
+        producer.commit_transaction(WAIT_S)
+        moved += len(found)
+    consumer.close()
+    assert sorted(read(cluster, "out", len(values))) == sorted(values)
+    assert cluster.log_text().count("process ended, is started again") == 3
+
+
+def test_a_stop_ends_all_and_a_start_has_all_of_it_again(tmp_path: Path) -> None:
+    values = [b"%d" % number for number in range(300)]
+    cluster = SeveralBrokers(tmp_path / "kept", brokers=2)
+    with cluster:
+        create(cluster, "kept")
+        fill(cluster, "kept", values)
+        assert cluster.stop() == 0
+        cluster.await_ends()
+        assert "Traceback" not in cluster.log_text()
+    with cluster:
+        assert sorted(read(cluster, "kept", 300)) == sorted(values)
+        assert cluster.stop(signal.SIGKILL) != 0
+        # Nobody is left that would serve behind its back.
+        cluster.await_ends()

@@ -1,0 +1,192 @@
+"""Requests that the controller decides reach it as the client's, and come back in its version."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from strandline.broker.cluster.membership.channel import ControllerChannel
+from strandline.broker.cluster.membership.envelope import Forwarder
+from strandline.broker.cluster.membership.quorum import Quorum
+from strandline.broker.handlers.dispatch.dispatch import Handler
+from strandline.broker.handlers.forwarding.forwarding import forwarding_handlers
+from strandline.broker.handlers.services.services import RequestContext
+from strandline.broker.peers.peer import connect_by
+from strandline.broker.peers.security import PeerSecurity
+from strandline.broker.protocol.codec.codec import decode_request, encode, join
+from strandline.broker.protocol.formats.principal_data import read_principal
+from strandline.broker.protocol.header import decode_request_header, frame_response
+from strandline.broker.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from strandline.broker.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from strandline.broker.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResult,
+)
+from strandline.broker.protocol.schema.api import SPECS, ApiKey
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.security.identity import ClientIdentity
+from strandline.storage.clock import SystemClock
+from tests.support.fake_controller import Answer, FakeController
+
+CLOCK = SystemClock()
+CREATE = CreateTopicsRequest(
+    topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in "ab"]
+)
+ALICE = ClientIdentity(user="alice", address="10.0.0.7")
+
+
+def context(version: int) -> RequestContext:
+    return RequestContext(api_version=version, client_id="console", caller=ALICE)
+
+
+def local(request: Any, _: RequestContext) -> IncrementalAlterConfigsResponse:
+    """What this broker answers for its loggers."""
+    rows = [
+        IncrementalAlterConfigsResult(
+            resource_type=one.resource_type, resource_name=one.resource_name, error_message="here"
+        )
+        for one in request.resources
+    ]
+    return IncrementalAlterConfigsResponse(responses=rows)
+
+
+def forwarding(
+    envelope: Answer | None,
+    work: Callable[[dict[ApiKey, Handler], FakeController], Awaitable[None]],
+    *,
+    request_s_max: float = 30.0,
+) -> None:
+    async def run() -> None:
+        answers = {} if envelope is None else {ApiKey.ENVELOPE: envelope}
+        async with FakeController(answers) as controller:
+            quorum = Quorum([controller.address])
+            if envelope is not None:
+                quorum.note(1, 5, controller.address)
+            connect = connect_by(PeerSecurity(listener="C"), client_id="b", clock=CLOCK)
+            channel = ControllerChannel(quorum, connect, CLOCK, request_s_max=request_s_max)
+            locally = dict.fromkeys((ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS), local)
+            handlers = forwarding_handlers(Forwarder(channel, CLOCK), locally)
+            try:
+                await work(handlers, controller)
+            finally:
+                channel.close()
+
+    asyncio.run(run())
+
+
+def opened(envelope: EnvelopeRequest) -> tuple[Any, Any]:
+    """Header and request of an envelope."""
+    frame = memoryview(envelope.request_data)
+    header = decode_request_header(frame)
+    kind = CreateTopicsRequest
+    if header.api_key is ApiKey.INCREMENTAL_ALTER_CONFIGS:
+        return header, decode_request(
+            IncrementalAlterConfigsRequest, header.api_version, frame[header.body_position :]
+        )
+    return header, decode_request(kind, header.api_version, frame[header.body_position :])
+
+
+def sealed(header: Any, response: Any) -> EnvelopeResponse:
+    body = encode(response, header.api_version)
+    parts = frame_response(header.api_key, header.api_version, header.correlation_id, body)
+    return EnvelopeResponse(response_data=join(parts)[4:])
+
+
+@pytest.mark.parametrize("version", [2, 4, 7])
+def test_the_controller_sees_the_client_and_its_version(version: int) -> None:
+    def create(envelope: EnvelopeRequest) -> EnvelopeResponse:
+        header, request = opened(envelope)
+        rows = [CreatableTopicResult(name=one.name, error_code=36) for one in request.topics]
+        return sealed(header, CreateTopicsResponse(topics=rows))
+
+    async def ask(handlers: dict[ApiKey, Handler], controller: FakeController) -> None:
+        answer: Any = await handlers[ApiKey.CREATE_TOPICS](CREATE, context(version))  # type: ignore[misc]
+        assert [(one.name, one.error_code) for one in answer.topics] == [("a", 36), ("b", 36)]
+        (envelope,) = controller.of(EnvelopeRequest)
+        header, _ = opened(envelope)
+        assert (header.api_version, header.client_id) == (version, "console")
+        principal = read_principal(memoryview(envelope.request_principal))
+        assert (principal.principal_type, principal.name) == ("User", "alice")
+        assert envelope.client_host_address == bytes((10, 0, 0, 7))
+
+    forwarding(create, ask)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.UNSUPPORTED_VERSION),
+    ],
+)
+def test_an_envelope_that_is_refused_is_no_answer_of_the_request(
+    said: ErrorCode, told: ErrorCode
+) -> None:
+    async def ask(handlers: dict[ApiKey, Handler], _: FakeController) -> None:
+        answer: Any = await handlers[ApiKey.CREATE_TOPICS](CREATE, context(7))  # type: ignore[misc]
+        assert {one.error_code for one in answer.topics} == {told}
+
+    forwarding(lambda _: EnvelopeResponse(error_code=said), ask)
+
+
+def test_without_a_controller_every_topic_times_out() -> None:
+    async def ask(handlers: dict[ApiKey, Handler], _: FakeController) -> None:
+        answer: Any = await handlers[ApiKey.CREATE_TOPICS](CREATE, context(7))  # type: ignore[misc]
+        assert [(one.name, one.error_code) for one in answer.topics] == [
+            (name, ErrorCode.REQUEST_TIMED_OUT) for name in "ab"
+        ]
+
+    forwarding(None, ask, request_s_max=0.05)
+
+
+def test_levels_of_loggers_stay_here_and_the_rest_is_forwarded() -> None:
+    def alter(envelope: EnvelopeRequest) -> EnvelopeResponse:
+        header, request = opened(envelope)
+        rows = [
+            IncrementalAlterConfigsResult(
+                resource_type=one.resource_type,
+                resource_name=one.resource_name,
+                error_message="there",
+            )
+            for one in request.resources
+        ]
+        return sealed(header, IncrementalAlterConfigsResponse(responses=rows))
+
+    resources = [
+        IncrementalAlterConfigsResource(resource_type=kind, resource_name="9", configs=[])
+        for kind in (ConfigResourceType.BROKER_LOGGER, ConfigResourceType.TOPIC)
+    ]
+
+    async def ask(handlers: dict[ApiKey, Handler], controller: FakeController) -> None:
+        handler = handlers[ApiKey.INCREMENTAL_ALTER_CONFIGS]
+        request = IncrementalAlterConfigsRequest(resources=resources)
+        answer: Any = await handler(request, context(1))  # type: ignore[misc]
+        assert {(one.resource_type, one.error_message) for one in answer.responses} == {
+            (ConfigResourceType.BROKER_LOGGER, "here"),
+            (ConfigResourceType.TOPIC, "there"),
+        }
+        alone = IncrementalAlterConfigsRequest(resources=resources[:1])
+        handler(alone, context(1))
+        assert len(controller.of(EnvelopeRequest)) == 1
+
+    forwarding(alter, ask)
+
+
+def test_what_is_forwarded_is_what_brokers_serve() -> None:
+    async def look(handlers: dict[ApiKey, Handler], _: FakeController) -> None:
+        assert handlers.keys() <= SPECS.keys()
+        assert {ApiKey.CREATE_ACLS, ApiKey.DESCRIBE_QUORUM, ApiKey.ELECT_LEADERS} <= handlers.keys()
+        assert ApiKey.DESCRIBE_CONFIGS not in handlers
+
+    forwarding(None, look)

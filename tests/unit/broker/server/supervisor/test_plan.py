@@ -1,0 +1,96 @@
+"""What the processes of several brokers are configured with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.config.loading import load_config
+from strandline.broker.server.supervisor.plan import USER, NodePlan, plan, secret_of
+from strandline.storage.errors import InvalidConfig
+
+
+def planned(*properties: str, brokers: int = 3) -> Sequence[NodePlan]:
+    return plan(load_config(None, [f"strandline.brokers={brokers}", *properties]), "hidden")
+
+
+def listeners(node: NodePlan) -> list[str]:
+    return node.properties["listeners"].split(",")
+
+
+def test_ids_ports_and_folders_count_upwards_and_no_two_are_the_same() -> None:
+    controller, *brokers = planned(
+        "node.id=4",
+        "log.dirs=/a,/b",
+        "listeners=PLAINTEXT://:9092,EXTRA://127.0.0.1:9093",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,EXTRA:PLAINTEXT",
+        "strandline.metrics.listener=http://127.0.0.1:9404",
+    )
+    assert controller.address == "127.0.0.1:9091"
+    assert [one.node_id for one in brokers] == [4, 5, 6]
+    assert [one.properties["log.dirs"] for one in brokers] == [
+        f"/a/broker-{number},/b/broker-{number}" for number in (4, 5, 6)
+    ]
+    ports = [one.rpartition(":")[2] for node in (controller, *brokers) for one in listeners(node)]
+    assert sorted(ports) == [str(port) for port in range(9091, 9101)]
+    assert [one.properties["strandline.metrics.listener"] for one in brokers] == [
+        f"http://127.0.0.1:{port}" for port in (9404, 9405, 9406)
+    ]
+
+
+def test_what_brokers_meet_by_is_closed_to_other_machines() -> None:
+    for node in planned("listeners=PLAINTEXT://:9092", "log.dirs=/a"):
+        for listener in listeners(node):
+            name, _, address = listener.partition("://")
+            if name == "PLAINTEXT":
+                continue
+            assert address.startswith("127.0.0.1:")
+            assert f"{name}:SASL_PLAINTEXT" in node.properties["listener.security.protocol.map"]
+            login = node.properties[f"listener.name.{name.lower()}.plain.sasl.jaas.config"]
+            assert 'password="hidden"' in login
+
+
+def test_every_process_has_a_configuration_that_starts() -> None:
+    for node in planned("log.dirs=/a", "listeners=PLAINTEXT://127.0.0.1:9092", "log.roll.ms=77"):
+        config = load_config(None, [f"{key}={text}" for key, text in node.properties.items()])
+        assert config.membership.is_controller is node.is_controller
+        assert config.membership.has_controllers is not node.is_controller
+        assert config.membership.brokers == 1
+        assert config.given["log.roll.ms"] == "77"
+
+
+def test_with_rules_the_brokers_may_ask_each_other_and_users_keep_their_rights() -> None:
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    for node in planned("log.dirs=/a", f"authorizer.class.name={authorizer}", "super.users=User:a"):
+        assert node.properties["super.users"] == f"User:a;User:{USER}"
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("process.roles=broker", "have a controller of their own"),
+        ("listeners=PLAINTEXT://127.0.0.1:0", "need a first port"),
+        ("listeners=PLAINTEXT://127.0.0.1:65532", "no ports are left"),
+        ("strandline.remote.url=file:///x", "do not archive yet"),
+    ],
+)
+def test_what_several_brokers_cannot_have_is_refused(given: str, fault: str) -> None:
+    archive = ["remote.log.storage.system.enable=true"] if "remote" in given else []
+    with pytest.raises(InvalidConfig, match=fault):
+        planned("log.dirs=/a", given, *archive)
+
+
+def test_the_folder_of_a_lone_broker_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").touch()
+    with pytest.raises(InvalidConfig, match="lone broker"):
+        planned(f"log.dirs={tmp_path}")
+
+
+def test_the_secret_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    secret = secret_of(folder)
+    assert len(secret) == 64
+    assert secret_of(folder) == secret
+    assert (folder / "cluster-secret").stat().st_mode & 0o777 == 0o600
