@@ -188,7 +188,11 @@ class MembershipParts(Part):
         await self.manager.serve()  # 5
         with suppress(TimeoutError):
             async with asyncio.timeout(KNOWN_S_MAX):
-                await self.until(lambda: self.node_id in self.view.image.unfenced())
+                await self.until(self._is_named)
+
+    def _is_named(self) -> bool:
+        broker = self.view.image.brokers.get(self.node_id)
+        return broker is not None and not broker.fenced
 
     async def leave(self) -> None:
         """The controller moves leaders away, or makes the partitions known as being without one."""

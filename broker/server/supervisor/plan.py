@@ -12,7 +12,6 @@ INTERNAL the processes meet; these lie on the loopback and want a secret of this
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from typing import Final
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listeners import Listener
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.files import read_if_there, write_atomically
 
 # As in Kafka's own examples; brokers count upwards from node.id.
 CONTROLLER_ID: Final = 3000
@@ -102,17 +102,15 @@ def plan(config: BrokerConfig, secret: str) -> Sequence[NodePlan]:
 def secret_of(folder: Path) -> str:
     """Returns the secret of the cluster in this folder, made at its first start; blocks.
 
-    Raises OSError.
+    Within `private_files`. Raises DiskError.
     """
     path = folder / _SECRET_FILE
-    if not path.exists():
+    found = read_if_there(path)
+    if found is None:
         folder.mkdir(parents=True, exist_ok=True)
-        made = folder / f"{_SECRET_FILE}.new"
-        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(32))
-        made.rename(path)
-    return path.read_text("ascii").strip()
+        found = secrets.token_hex(32).encode()
+        write_atomically(path, found)
+    return found.decode().strip()
 
 
 def _check(config: BrokerConfig, count: int) -> None:

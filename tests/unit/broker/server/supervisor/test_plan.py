@@ -10,6 +10,7 @@ import pytest
 from strandline.broker.config.loading import load_config
 from strandline.broker.server.supervisor.plan import USER, NodePlan, plan, secret_of
 from strandline.storage.errors import InvalidConfig
+from strandline.storage.files import private_files
 
 
 def planned(*properties: str, brokers: int = 3) -> Sequence[NodePlan]:
@@ -90,7 +91,8 @@ def test_the_folder_of_a_lone_broker_is_left_alone(tmp_path: Path) -> None:
 
 def test_the_secret_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
     folder = tmp_path / "new"
-    secret = secret_of(folder)
+    with private_files():
+        secret = secret_of(folder)
     assert len(secret) == 64
     assert secret_of(folder) == secret
     assert (folder / "cluster-secret").stat().st_mode & 0o777 == 0o600
