@@ -68,6 +68,7 @@ def test_a_brokers_page_has_every_metric_of_rules_and_dashboard(tmp_path: Path) 
         **METRICS_ON,
         "remote.log.storage.system.enable": "true",
         "strandline.remote.url": f"file://{tmp_path}/archive",
+        "strandline.audit.file": f"{tmp_path}/audit.json",
     }
     broker = BrokerProcess(tmp_path, settings=settings).start()
 
