@@ -307,6 +307,8 @@ def _serve(options: argparse.Namespace) -> int:
     config = configuration_of(options)
     check_listeners(config)
     if config.membership.brokers > 1:
+        if options.read_only:
+            raise InvalidConfig("--read-only and strandline.brokers: a replica is one broker")
         from strandline.broker.server.supervisor.supervisor import run_brokers
 
         return run_brokers(config, log_level=options.log_level)

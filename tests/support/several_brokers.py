@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +26,13 @@ PORTS = range(20_000, 30_000, 20)
 class SeveralBrokers:
     """A cluster of one machine; `pids` are those of the first start, by name."""
 
-    def __init__(self, folder: Path, *settings: str, brokers: int = 3) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *settings: str,
+        brokers: int = 3,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.port = _free_ports(2 * brokers + 1) + 1
         self.log_path = folder / "brokers.log"
@@ -33,6 +40,7 @@ class SeveralBrokers:
         self.lines: list[str] = []
         self._brokers = brokers
         self._settings = settings
+        self._environment = dict(environment or {})
         self._process: subprocess.Popen[str] | None = None
         self._ready = threading.Event()
 
@@ -45,6 +53,18 @@ class SeveralBrokers:
         return self.folder / "data"
 
     def __enter__(self) -> SeveralBrokers:
+        self._begin()
+        assert self._ready.wait(START_TIMEOUT_S), self.log_text()[-4000:]
+        return self
+
+    def fails_to_start(self) -> int:
+        """The exit code of a start that does not come to its end."""
+        process = self._begin()
+        code = process.wait(START_TIMEOUT_S)
+        assert not self._ready.is_set()
+        return code
+
+    def _begin(self) -> subprocess.Popen[str]:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ready.clear()
         settings = (
@@ -63,11 +83,14 @@ class SeveralBrokers:
                 stderr=log_file,
                 text=True,
                 cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(REPOSITORY / ".namespace"),
+                    **self._environment,
+                },
             )
         threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
-        assert self._ready.wait(START_TIMEOUT_S), self.log_text()[-4000:]
-        return self
+        return self._process
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None

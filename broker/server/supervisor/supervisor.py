@@ -1,7 +1,8 @@
 """Runs the processes of `strandline serve --brokers N`: one controller, and N brokers.
 
     start   the controller, then all brokers at once; a line for each, then `ready`
-    run     a process that ends is started again: at once, and with a pause if it dies at its start
+    run     a process that ends is started again: at once, and with a pause if it dies at its start;
+            one that never was ready, after a few attempts, ends all
     stop    the brokers, which hand over to each other, and then the controller
 
 A process ends when its standard input does, so none outlives a supervisor that was killed.
@@ -32,6 +33,8 @@ STOP_S_MAX: Final = 120.0
 RESTARTS: Final = Backoff(0.5, 10.0, jitter=0.2)
 # A process that lived longer is started again at once.
 _LIVED_S: Final = 10.0
+# Of a process that never was ready: a port that is taken does not become free by waiting.
+FIRST_STARTS_MAX: Final = 3
 _READY: Final = b"strandline ready:"
 _PROPERTIES_FILE: Final = "supervised.properties"
 
@@ -66,15 +69,16 @@ class Supervisor:
             return_when=asyncio.FIRST_COMPLETED,
         )
         starting.cancel()
-        # One ended for good: a wrong configuration, which the next start would find as well.
+        # One ended for good, and the next start would find the same.
         self._begin_stop()
         await asyncio.gather(*(child.stop() for child in brokers))
         await controller.stop()
         return max(await asyncio.gather(*running))
 
     def _begin_stop(self) -> None:
-        self._stopping.set()
-        notify_manager("STOPPING=1")
+        if not self._stopping.is_set():
+            self._stopping.set()
+            notify_manager("STOPPING=1")
 
     async def _tell_ready(self) -> None:
         for child in self._children:
@@ -110,10 +114,11 @@ class Child:
         while True:
             began_s = loop.time()
             code = await self._run_once()
-            if self._stopping.is_set() or (code == os.EX_USAGE and not self.ready.is_set()):
+            failures = 0 if loop.time() - began_s > _LIVED_S else failures + 1
+            is_hopeless = code == os.EX_USAGE or failures >= FIRST_STARTS_MAX
+            if self._stopping.is_set() or (is_hopeless and not self.ready.is_set()):
                 self._ended.set()
                 return code
-            failures = 0 if loop.time() - began_s > _LIVED_S else failures + 1
             wait_s = RESTARTS.wait_s(failures - 1) if failures > 1 else 0.0
             log.warning(
                 "process ended, is started again",
@@ -144,7 +149,7 @@ class Child:
             *("--log-level", self._log_level),
             stdin=PIPE,
             stdout=PIPE,
-            env={**os.environ, SUPERVISED: self.node.name},
+            env={**_environment(), SUPERVISED: self.node.name},
             # Ctrl-C is for the supervisor, which stops them in their order.
             start_new_session=True,
         )
@@ -165,6 +170,11 @@ class Child:
             "".join(f"{key}={_escaped(text)}\n" for key, text in self.node.properties.items())
         )
         return path
+
+
+def _environment() -> dict[str, str]:
+    """The service manager hears of the whole, and not of each process."""
+    return {name: text for name, text in os.environ.items() if name != "NOTIFY_SOCKET"}
 
 
 def _escaped(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import stat
 import time
 from collections.abc import Iterator
@@ -144,3 +145,30 @@ def test_a_stop_ends_all_and_a_start_has_all_of_it_again(tmp_path: Path) -> None
         assert cluster.stop(signal.SIGKILL) != 0
         # Nobody is left that would serve behind its back.
         cluster.await_ends()
+
+
+def test_a_port_that_is_taken_ends_all_and_is_told(tmp_path: Path) -> None:
+    cluster = SeveralBrokers(tmp_path, brokers=2)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", cluster.port + 1))
+        taken.listen()
+        assert cluster.fails_to_start() != 0
+    assert f"cannot listen at PLAINTEXT://127.0.0.1:{cluster.port + 1}" in cluster.log_text()
+    cluster.await_ends()
+
+
+def test_the_service_manager_hears_of_the_whole_once(tmp_path: Path) -> None:
+    path = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(path))
+        manager.settimeout(WAIT_S)
+        cluster = SeveralBrokers(
+            tmp_path / "b", brokers=2, environment={"NOTIFY_SOCKET": str(path)}
+        )
+        with cluster:
+            assert manager.recv(100) == b"READY=1"
+            assert cluster.stop() == 0
+        assert manager.recv(100) == b"STOPPING=1"
+        manager.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            manager.recv(100)
