@@ -6,6 +6,7 @@ action and a remedy. Questions about many partitions are sent in one request.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -65,6 +66,27 @@ class BrokerAddress:
     node_id: int
     host: str
     port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMember:
+    """A broker with its share of the partitions; without an address it is not there."""
+
+    node_id: int
+    address: str | None
+    rack: str | None
+    leads: int
+    replicas: int
+    in_sync: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """The brokers that are there, or have replicas, and the partitions that nobody leads."""
+
+    cluster_id: str
+    members: tuple[ClusterMember, ...]
+    leaderless: tuple[Key, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +170,40 @@ class Cluster:
             BrokerAddress(node_id=one.id, host=str(one.host), port=int(one.port))
             for one in sorted(found, key=lambda one: one.id)
         ]
+
+    def view(self) -> ClusterView:
+        """Returns who is there, and who has which share."""
+        future = self._admin.describe_cluster(request_timeout=REQUEST_SECONDS_MAX)
+        described = result_of(future, "cannot describe the cluster")
+        there = {node.id: node for node in described.nodes}
+        leads: Counter[int] = Counter()
+        replicas: Counter[int] = Counter()
+        in_sync: Counter[int] = Counter()
+        leaderless = []
+        for name, topic in self._listing().topics.items():
+            for number, place in topic.partitions.items():
+                replicas.update(place.replicas)
+                in_sync.update(place.isrs)
+                if place.leader in there:
+                    leads[place.leader] += 1
+                else:
+                    leaderless.append((name, number))
+        members = [
+            ClusterMember(
+                node_id=node_id,
+                address=f"{node.host}:{node.port}" if (node := there.get(node_id)) else None,
+                rack=node.rack or None if node else None,
+                leads=leads[node_id],
+                replicas=replicas[node_id],
+                in_sync=in_sync[node_id],
+            )
+            for node_id in sorted(there.keys() | replicas.keys())
+        ]
+        return ClusterView(
+            cluster_id=str(described.cluster_id),
+            members=tuple(members),
+            leaderless=tuple(sorted(leaderless)),
+        )
 
     def broker_config(self, node_id: int, name: str) -> str | None:
         """Returns one property; None if it is unset or unknown to the broker."""

@@ -1,4 +1,4 @@
-"""Arguments of `strandline status`, `topic`, `group`, `acl`, `produce` and `consume`.
+"""Arguments of `strandline status`, `cluster`, `topic`, `group`, `acl`, `produce` and `consume`.
 
 `--help` of every command shows examples. `status` is imported when it runs, because it loads
 an HTTP client, so that `strandline --help` is fast.
@@ -10,6 +10,7 @@ import argparse
 from functools import partial
 
 from strandline.broker.tools.commands.acls import add_acl
+from strandline.broker.tools.commands.cluster import add_cluster
 from strandline.broker.tools.commands.command_parser import (
     add_connection,
     chosen_connection,
@@ -82,8 +83,9 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def add_commands(commands: Commands) -> None:
-    """Adds the six to the parser of `strandline`."""
+    """Adds the seven to the parser of `strandline`."""
     _add_status(commands)
+    add_cluster(commands)
     add_topic(commands)
     add_group(commands)
     add_acl(commands)

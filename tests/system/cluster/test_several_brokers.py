@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.broker import eventually
+from tests.support.broker import REPOSITORY, eventually
 from tests.support.several_brokers import SeveralBrokers
 
 WAIT_S = 60
@@ -77,6 +81,32 @@ def test_each_broker_has_a_line_and_a_folder_and_leads_its_share(cluster: Severa
     values = [b"%d" % number for number in range(600)]
     fill(cluster, "share", values)
     assert sorted(read(cluster, "share", 600)) == sorted(values)
+
+
+def test_cluster_status_shows_each_broker(cluster: SeveralBrokers) -> None:
+    create(cluster, "shown", partitions=30)
+    view = json.loads(status_of(cluster, "--json"))
+    assert [one["node_id"] for one in view["members"]] == [1, 2, 3]
+    assert [one["address"] for one in view["members"]] == cluster.bootstrap.split(",")
+    assert all(one["leads"] == one["replicas"] >= 10 for one in view["members"])
+    table = status_of(cluster)
+    assert "3 brokers" in table
+
+
+def status_of(cluster: SeveralBrokers, *words: str) -> str:
+    address = f"127.0.0.1:{cluster.port}"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "strandline", "cluster", "status", *words),
+            *("--bootstrap-server", address),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
+    )
+    assert done.returncode == 0, done
+    return done.stdout
 
 
 def test_nobody_on_the_machine_may_read_the_secret_of_its_inner_listeners(
