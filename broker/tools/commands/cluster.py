@@ -22,7 +22,7 @@ PROBLEM = 3
 LEADERLESS_SHOWN = 10
 
 _EXAMPLES = """
-Exit code 3: a broker that has partitions is not there, or partitions have no leader.
+Ends with 3 if a broker that has partitions is not there, or partitions have no leader.
 
 examples:
   strandline cluster status
