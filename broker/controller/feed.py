@@ -64,7 +64,7 @@ class Diverged:
 Read: TypeAlias = Batches | NeedsSnapshot | Diverged
 
 
-class MetadataFeed:
+class ServedMetadataLog:
     """The entries since the start, as batches."""
 
     def __init__(
@@ -78,7 +78,7 @@ class MetadataFeed:
         self._restart(image)
 
     def __repr__(self) -> str:
-        return f"<MetadataFeed {self.start} to {self.end} of epoch {self.epoch}>"
+        return f"<ServedMetadataLog {self.start} to {self.end} of epoch {self.epoch}>"
 
     def _restart(self, image: MetadataImage) -> None:
         self.start = OffsetAndEpoch(image.next_offset, image.epoch)

@@ -36,7 +36,7 @@ from strandline.broker.controller.elections import (
     not_preferred,
     partitions,
 )
-from strandline.broker.controller.messages import FenceBroker, HeartbeatAnswer
+from strandline.broker.controller.messages import BrokerHeartbeatAnswer, FenceBroker
 from strandline.broker.controller.registration import check_epoch
 from strandline.broker.controller.sessions import BrokerSessions
 from strandline.broker.protocol.formats.metadata_records import (
@@ -54,7 +54,7 @@ _UNFENCE: Final = -1
 _SHUTS_DOWN: Final = 1
 
 
-class BrokerState(Enum):
+class BrokerControlState(Enum):
     """Where a broker stands (Kafka's BrokerControlState)."""
 
     FENCED = auto()
@@ -73,48 +73,56 @@ class Standing:
     lowest_active: Offset
 
     @property
-    def state(self) -> BrokerState:
+    def state(self) -> BrokerControlState:
         if self.shutdown_at is not None:
-            return BrokerState.CONTROLLED_SHUTDOWN
-        return BrokerState.FENCED if self.is_fenced else BrokerState.UNFENCED
+            return BrokerControlState.CONTROLLED_SHUTDOWN
+        return BrokerControlState.FENCED if self.is_fenced else BrokerControlState.UNFENCED
 
 
 def next_state(
     standing: Standing, asked: BrokerHeartbeatRequest, leads: Callable[[], bool]
-) -> BrokerState:
+) -> BrokerControlState:
     """Returns where a heartbeat moves a broker; `leads` says whether it leads a partition."""
     match standing.state:
-        case BrokerState.FENCED:
+        case BrokerControlState.FENCED:
             if asked.want_shut_down:
-                return BrokerState.SHUTDOWN_NOW
+                return BrokerControlState.SHUTDOWN_NOW
             is_caught_up = asked.current_metadata_offset >= standing.registered_at
             return (
-                BrokerState.FENCED if asked.want_fence or not is_caught_up else BrokerState.UNFENCED
+                BrokerControlState.FENCED
+                if asked.want_fence or not is_caught_up
+                else BrokerControlState.UNFENCED
             )
-        case BrokerState.UNFENCED:
+        case BrokerControlState.UNFENCED:
             if asked.want_shut_down:
                 hands_over = not asked.want_fence and leads()
-                return BrokerState.CONTROLLED_SHUTDOWN if hands_over else BrokerState.SHUTDOWN_NOW
-            return BrokerState.FENCED if asked.want_fence else BrokerState.UNFENCED
+                return (
+                    BrokerControlState.CONTROLLED_SHUTDOWN
+                    if hands_over
+                    else BrokerControlState.SHUTDOWN_NOW
+                )
+            return BrokerControlState.FENCED if asked.want_fence else BrokerControlState.UNFENCED
         case _:
             assert standing.shutdown_at is not None
             is_known = standing.shutdown_at <= standing.lowest_active
             return (
-                BrokerState.SHUTDOWN_NOW
+                BrokerControlState.SHUTDOWN_NOW
                 if is_known and not leads()
-                else BrokerState.CONTROLLED_SHUTDOWN
+                else BrokerControlState.CONTROLLED_SHUTDOWN
             )
 
 
 def beat(
     image: MetadataImage, asked: BrokerHeartbeatRequest, sessions: BrokerSessions
-) -> Decision[HeartbeatAnswer]:
+) -> Decision[BrokerHeartbeatAnswer]:
     """Decides on a heartbeat; the sessions stay as they are."""
     node = asked.broker_id
     try:
         broker = check_epoch(image, node, asked.broker_epoch)
     except Refusal as refusal:
-        refused = HeartbeatAnswer(error_code=refusal.error_code, error_message=refusal.message)
+        refused = BrokerHeartbeatAnswer(
+            error_code=refusal.error_code, error_message=refusal.message
+        )
         return Decision(records=(), results=(refused,))
     standing = Standing(
         is_fenced=broker.fenced,
@@ -129,11 +137,11 @@ def beat(
     if not set(asked.offline_log_dirs).isdisjoint(broker.log_dirs):
         moved = image.apply_entry(records) if records else image
         records += _offline(moved, broker, asked.offline_log_dirs)
-    answer = HeartbeatAnswer(
+    answer = BrokerHeartbeatAnswer(
         is_caught_up=asked.current_metadata_offset >= standing.registered_at,
-        is_fenced=following in (BrokerState.FENCED, BrokerState.SHUTDOWN_NOW),
-        in_controlled_shutdown=following is BrokerState.CONTROLLED_SHUTDOWN,
-        should_shut_down=following is BrokerState.SHUTDOWN_NOW,
+        is_fenced=following in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW),
+        in_controlled_shutdown=following is BrokerControlState.CONTROLLED_SHUTDOWN,
+        should_shut_down=following is BrokerControlState.SHUTDOWN_NOW,
     )
     return Decision(records=tuple(records), results=(answer,))
 
@@ -169,16 +177,16 @@ def balance(image: MetadataImage, elections_max: int) -> Decision[None]:
 
 
 def _moved(
-    image: MetadataImage, broker: RegisterBrokerRecord, following: BrokerState
+    image: MetadataImage, broker: RegisterBrokerRecord, following: BrokerControlState
 ) -> list[MetadataRecord]:
     node = broker.broker_id
     match following:
-        case BrokerState.UNFENCED:
+        case BrokerControlState.UNFENCED:
             return [
                 _change(broker, fenced=_UNFENCE),
                 *elect_all(leaderless(image), Electorate(image, with_=node)),
             ]
-        case BrokerState.CONTROLLED_SHUTDOWN:
+        case BrokerControlState.CONTROLLED_SHUTDOWN:
             begun = [] if broker.in_controlled_shutdown else [_change(broker, shuts_down=True)]
             return [*begun, *_left(image, node)]
         case _:

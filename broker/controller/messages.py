@@ -31,7 +31,7 @@ class Registered(Outcome):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatAnswer(Outcome):
+class BrokerHeartbeatAnswer(Outcome):
     """What a broker is to do, and whether it has reached its own registration."""
 
     is_caught_up: bool = False
@@ -67,7 +67,7 @@ class RegisterBroker(ControllerRequest[Registered]):
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat(ControllerRequest[HeartbeatAnswer]):
+class Heartbeat(ControllerRequest[BrokerHeartbeatAnswer]):
     """A broker says where it is, and what it wants."""
 
     request: BrokerHeartbeatRequest

@@ -22,7 +22,7 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listeners import Listener, listen_at
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.controller.attended_time import AttendedTime
-from strandline.broker.controller.feed import MetadataFeed, OffsetAndEpoch
+from strandline.broker.controller.feed import OffsetAndEpoch, ServedMetadataLog
 from strandline.broker.controller.sessions import BrokerSessions
 from strandline.broker.controller.snapshot import encode_snapshot
 from strandline.broker.handlers.auth.failed_logins import FailedLogins
@@ -100,7 +100,7 @@ async def start_controller(
     await in_worker(worker, metadata_log.begin_epoch)
     view, running = MetadataView(metadata_log.image), RunningConfig(config)
     log.info("controller begins", extra={"fields": {"epoch": view.image.epoch}})
-    feed = MetadataFeed(before, view.image.epoch)
+    feed = ServedMetadataLog(before, view.image.epoch)
     time = AttendedTime(clock.monotonic_s)
     sessions = BrokerSessions(
         view.image, timeout_s=config.controller.session_timeout_ms / 1000, now_s=time.now_s()
@@ -120,7 +120,7 @@ async def start_controller(
 class Snapshots:
     """The bytes of the newest snapshot that was asked for."""
 
-    def __init__(self, environment: Environment, feed: MetadataFeed) -> None:
+    def __init__(self, environment: Environment, feed: ServedMetadataLog) -> None:
         self._clock = environment.clock
         self._worker = environment.workers.decoding
         self._feed = feed
@@ -143,7 +143,7 @@ async def _make_front(
     environment: Environment,
     storage: StorageParts,
     metadata: MetadataParts,
-    feed: MetadataFeed,
+    feed: ServedMetadataLog,
     sessions: BrokerSessions,
     time: AttendedTime,
     *,

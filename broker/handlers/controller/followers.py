@@ -25,9 +25,9 @@ from strandline.broker.config.listeners import Listener
 from strandline.broker.controller.feed import (
     Batches,
     Diverged,
-    MetadataFeed,
     NeedsSnapshot,
     OffsetAndEpoch,
+    ServedMetadataLog,
 )
 from strandline.broker.handlers.services.services import RequestContext
 from strandline.broker.protocol.messages.fetch import (
@@ -61,7 +61,7 @@ FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 @dataclass(slots=True)
-class Progress:
+class FollowerProgress:
     """How far a follower was at its last fetch, for DescribeQuorum."""
 
     directory_id: uuid.UUID
@@ -75,7 +75,7 @@ class FollowerHandlers:
 
     def __init__(
         self,
-        feed: MetadataFeed,
+        feed: ServedMetadataLog,
         *,
         node_id: int,
         cluster_id: str,
@@ -92,7 +92,7 @@ class FollowerHandlers:
         self._clock = clock
         self._news = asyncio.Event()
         # By the id of the replica; brokers that were unregistered stay until a restart.
-        self.progress: dict[int, Progress] = {}
+        self.progress: dict[int, FollowerProgress] = {}
 
     def wake(self) -> None:
         """Answers those who wait: there is a new entry."""
@@ -191,7 +191,7 @@ class FollowerHandlers:
         before = self.progress.get(replica_id)
         is_caught_up = wanted.fetch_offset >= self._feed.end
         caught_up_ms = -1 if before is None else before.caught_up_ms
-        self.progress[replica_id] = Progress(
+        self.progress[replica_id] = FollowerProgress(
             directory_id=wanted.replica_directory_id,
             end_offset=wanted.fetch_offset,
             fetched_ms=now_ms,

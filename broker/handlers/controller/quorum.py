@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from strandline.broker.cluster.metadata.topic_names import METADATA_TOPIC
 from strandline.broker.config.listeners import Listener
-from strandline.broker.controller.feed import MetadataFeed
+from strandline.broker.controller.feed import ServedMetadataLog
 from strandline.broker.handlers.controller.followers import FollowerHandlers
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import NodeServices, RequestContext
@@ -29,7 +29,7 @@ class ControllerQuorumHandler:
     def __init__(
         self,
         services: NodeServices,
-        feed: MetadataFeed,
+        feed: ServedMetadataLog,
         followers: FollowerHandlers,
         *,
         directory_id: uuid.UUID,

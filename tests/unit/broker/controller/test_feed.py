@@ -10,9 +10,9 @@ from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImag
 from strandline.broker.controller.feed import (
     Batches,
     Diverged,
-    MetadataFeed,
     NeedsSnapshot,
     OffsetAndEpoch,
+    ServedMetadataLog,
 )
 from strandline.broker.controller.snapshot import encode_snapshot
 from strandline.broker.protocol.formats.metadata_records import (
@@ -38,7 +38,7 @@ class World:
         delta.epoch = 3
         self.before = delta.image()
         self.image = self.before
-        self.feed = MetadataFeed(self.before, 5, bytes_max=bytes_max)
+        self.feed = ServedMetadataLog(self.before, 5, bytes_max=bytes_max)
         self.start = self.before.next_offset
         self.feed.begin(QUORUM, NOW_MS)
         delta = MetadataDelta(self.image)

@@ -6,7 +6,7 @@ import pytest
 
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.controller.heartbeats import (
-    BrokerState,
+    BrokerControlState,
     Standing,
     balance,
     beat,
@@ -14,7 +14,7 @@ from strandline.broker.controller.heartbeats import (
     next_state,
     unregister,
 )
-from strandline.broker.controller.messages import FenceBroker, HeartbeatAnswer
+from strandline.broker.controller.messages import BrokerHeartbeatAnswer, FenceBroker
 from strandline.broker.controller.sessions import BrokerSessions
 from strandline.broker.protocol.formats.metadata_records import (
     BrokerRegistrationChangeRecord,
@@ -32,8 +32,8 @@ from tests.unit.broker.controller.cluster_of_brokers import (
     leaders,
 )
 
-FENCED, UNFENCED = BrokerState.FENCED, BrokerState.UNFENCED
-HANDS_OVER, MAY_END = BrokerState.CONTROLLED_SHUTDOWN, BrokerState.SHUTDOWN_NOW
+FENCED, UNFENCED = BrokerControlState.FENCED, BrokerControlState.UNFENCED
+HANDS_OVER, MAY_END = BrokerControlState.CONTROLLED_SHUTDOWN, BrokerControlState.SHUTDOWN_NOW
 
 
 def standing(*, fenced: bool = False, shutdown_at: int | None = None, lowest: int = 98) -> Standing:
@@ -62,7 +62,7 @@ def standing(*, fenced: bool = False, shutdown_at: int | None = None, lowest: in
     ],
 )
 def test_a_broker_moves_from_state_to_state(
-    before: Standing, asked: BrokerHeartbeatRequest, leads: bool, following: BrokerState
+    before: Standing, asked: BrokerHeartbeatRequest, leads: bool, following: BrokerControlState
 ) -> None:
     assert next_state(before, asked, lambda: leads) is following
 
@@ -74,7 +74,7 @@ class World:
         self.image = image
         self.sessions = BrokerSessions(image, timeout_s=9, now_s=0)
 
-    def beat(self, asked: BrokerHeartbeatRequest) -> HeartbeatAnswer:
+    def beat(self, asked: BrokerHeartbeatRequest) -> BrokerHeartbeatAnswer:
         decision = beat(self.image, asked, self.sessions)
         (answer,) = decision.results
         if decision.records:
@@ -88,7 +88,7 @@ class World:
         return answer
 
 
-def states(answer: HeartbeatAnswer) -> tuple[bool, bool, bool]:
+def states(answer: BrokerHeartbeatAnswer) -> tuple[bool, bool, bool]:
     return answer.is_caught_up, answer.is_fenced, answer.should_shut_down
 
 
