@@ -20,7 +20,7 @@ from strandline.storage.remote.manifest import change_list
 from tests.support.broker import eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
 from tests.support.wire import WireClient
-from tests.system.group_calls import commit
+from tests.system.group_calls import commit, wait_until_loaded
 from tests.system.tiers.conftest import MakeBroker
 from tests.system.tiers.log_client import LATEST, make_batches
 from tests.system.tiers.tiered_broker import SEGMENT_BYTES, TIERED, WAIT_S, Archive, TieredBroker
@@ -97,6 +97,11 @@ def test_a_stop_tells_the_bucket_all_of_its_run_and_may_die_at_each_step(
     assert broker.warnings("not all metadata was uploaded before the stop")
     assert (told_offsets(archive), is_told(archive)) == ([2], False)
     fault_proxy.clear()
+    earlier = incarnation(archive)
     broker.start()
+    # What a stop has to tell is what was loaded since the start, by who owns the archive.
+    eventually(lambda: incarnation(archive) != earlier, timeout_s=WAIT_S)
+    with WireClient(broker.port) as groups:
+        wait_until_loaded(groups)
     assert broker.stop() == 0
     assert told_offsets(archive) == [3]
