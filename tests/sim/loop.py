@@ -4,7 +4,7 @@
 
 There is no selector and no thread. What would take time takes it by a timer: a read from a socket
 (`network.py`), a job of a pool (`pools.py`). Callbacks of one time run in the order in which they
-became ready, so two runs of the same seed are the same run.
+became ready, and tasks are numbered, so two runs of the same seed are the same run.
 
 If nobody is ready and no timer is left, nothing will ever happen again; or somebody asks again and
 again for what never happens. Such a run fails with Stuck.
@@ -38,11 +38,24 @@ class Stuck(AssertionError):
     """Tasks wait, and what they wait for never happens."""
 
 
+class _NumberedTask(asyncio.Task[Any]):
+    """A TaskGroup cancels its tasks in the order of a set: by their numbers, not by addresses."""
+
+    def __init__(self, *args: Any, number: int, **more: Any) -> None:
+        self._number = number
+        super().__init__(*args, **more)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop whose time passes only while nobody is ready."""
 
     def __init__(self) -> None:
         super().__init__()
+        self._task_numbers = count()
+        self.set_task_factory(self._numbered)
         self._now_s = 0.0
         self.turns_left = TURNS_MAX
         # BaseEventLoop asks these two when nothing is ready.
@@ -55,6 +68,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._ready_for: dict[int, tuple[str, ...]] = {}
         # Who is told in the next turn.
         self._to_tell: set[tuple[int, str]] = set()
+
+    def _numbered(
+        self, _: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **more: Any
+    ) -> asyncio.Task[Any]:
+        return _NumberedTask(coroutine, loop=self, number=next(self._task_numbers), **more)
 
     def time(self) -> float:
         return self._now_s

@@ -19,7 +19,7 @@ from tests.sim.chaos import Chaos, die_at
 from tests.sim.cluster import VirtualBroker, World, play
 from tests.sim.members import Commits, Member
 from tests.sim.transactions import Outcomes, Transactor
-from tests.support.heavy import first, heavy
+from tests.support.heavy import first
 
 PARTITIONS = 3
 SEEDS = range(12)
@@ -106,10 +106,9 @@ def test_a_death_at_a_step_of_a_transaction_s_end_changes_no_outcome(
     play(7, tmp_path, partial(transactions, trouble=deaths))
 
 
-# Of transactions one seed has two traces, by something that differs between runs of one process.
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", first(1, (1, 2, 3)))
-@pytest.mark.parametrize("scenario", [groups, heavy(transactions)])
+@pytest.mark.parametrize("scenario", [groups, transactions])
 def test_two_runs_of_a_seed_leave_the_same_trace(
     scenario: Callable[[World], Coroutine[Any, Any, None]], seed: int, tmp_path: Path
 ) -> None:

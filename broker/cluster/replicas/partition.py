@@ -117,7 +117,7 @@ class Partition:
         self.leader_id = leader_id
         # An attribute, since each request asks.
         self.is_leader = is_leader
-        self._waiters: set[HighWatermarkWaiter] = set()
+        self._waiters: dict[HighWatermarkWaiter, None] = {}
         # The last answer without records; see `partition_answers.answer_without_read`.
         self.last_empty_answer: FetchResponsePartition | None = None
         if is_leader:
@@ -300,10 +300,10 @@ class Partition:
                     self._flushing = None
 
     def wait(self, waiter: HighWatermarkWaiter) -> None:
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
 
     def stop_waiting(self, waiter: HighWatermarkWaiter) -> None:
-        self._waiters.discard(waiter)
+        self._waiters.pop(waiter, None)
 
     def gone(self) -> None:
         """Wakes all waiters for good: the partition is deleted or offline."""
@@ -311,6 +311,6 @@ class Partition:
         self._tell_waiters()
 
     def _tell_waiters(self) -> None:
-        waiters, self._waiters = self._waiters, set()
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             waiter.on_gone()

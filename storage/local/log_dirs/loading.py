@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeAlias
 
@@ -123,7 +124,12 @@ def load_logs(
         elif logs.error is not None:
             raise logs.error
     return LoadedLogs(
-        logs={one: logs.opened for one, logs in loading.items() if one not in failures},
+        # In one order, whichever thread was done first.
+        logs={
+            one: sorted(logs.opened, key=attrgetter("topic_partition"))
+            for one, logs in loading.items()
+            if one not in failures
+        },
         failures=failures,
         removable=removable,
         wanted_moves=marks.wanted,
