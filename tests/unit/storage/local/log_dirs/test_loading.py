@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import shutil
+import threading
+import time
 import uuid
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from strandline.storage import files
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import CorruptFile, DiskError
 from strandline.storage.local.formats.checkpoint import PARTITION_METADATA
+from strandline.storage.local.log import closed_log
 from strandline.storage.local.log_dirs import loading as log_loading
 from strandline.storage.local.log_dirs.move import LogMove
 from strandline.storage.model import ZERO_TOPIC_ID, TopicId, TopicPartition
@@ -85,6 +88,30 @@ def test_every_log_is_opened_once_however_many_threads_load(tmp_path: Path, thre
 
     assert again.load(config_for, threads_per_directory=threads).keys() == wanted
     assert sorted(asked) == sorted(wanted)
+    again.close()
+
+
+def test_logs_are_in_one_order_whichever_thread_is_done_first(tmp_path: Path) -> None:
+    """Flushes, and all other walks over them, then go the same way after each start."""
+    dirs = open_dirs(tmp_path)
+    for partition in (T0, T1, T2):
+        dirs.create_log(partition, TOPIC_ID, CONFIG)
+    dirs.close()
+    # As after a kill: else this thread opens all of them.
+    (tmp_path / closed_log.FILE_NAME).unlink(missing_ok=True)
+    (tmp_path / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    again, others = open_dirs(tmp_path), threading.Barrier(3)
+
+    def config_for(partition: TopicPartition, _topic_id: TopicId) -> LogConfig:
+        others.wait(10)
+        if partition != T2:
+            # The last one is opened first.
+            time.sleep(0.05 if partition == T1 else 0.1)
+        return CONFIG
+
+    again.load(config_for, threads_per_directory=3)
+    (directory,) = again.directories
+    assert list(directory.logs) == [T0, T1, T2]
     again.close()
 
 
