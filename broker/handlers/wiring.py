@@ -24,13 +24,14 @@ from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.groups.groups import make_group_handlers
 from strandline.broker.handlers.metadata.metadata import MetadataHandlers
 from strandline.broker.handlers.metadata.offsets import OffsetHandlers
-from strandline.broker.handlers.metadata.quorum import QuorumHandler
+from strandline.broker.handlers.metadata.quorum import KeptLog, QuorumHandler
 from strandline.broker.handlers.produce.produce import ProduceHandler
 from strandline.broker.handlers.services.services import Services
 from strandline.broker.handlers.transactions.listings import TransactionListingHandlers
 from strandline.broker.handlers.transactions.offset_commits import TransactionalCommitHandler
 from strandline.broker.handlers.transactions.producers import TransactionHandlers
 from strandline.broker.protocol.schema.api import SPECS, ApiKey
+from strandline.storage.local.formats.checkpoint import decode_id
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ def make_dispatcher(
         from strandline.broker.handlers.audit.creations import RecordedMetadata
 
         metadata = RecordedMetadata(services, advertised, record)
+
+    def kept_log() -> KeptLog:
+        directory_id = decode_id(log_dirs.directories[0].directory_id)
+        return KeptLog(0, services.metadata.image.version, directory_id)
+
     topics = TopicHandlers(services, services.replicas)
     offsets = OffsetHandlers(services)
     producers = TransactionHandlers(services, transactions, groups, markers)
@@ -75,7 +81,7 @@ def make_dispatcher(
         ApiKey.METADATA: metadata.metadata,
         ApiKey.DESCRIBE_CLUSTER: metadata.describe_cluster,
         ApiKey.FIND_COORDINATOR: metadata.find_coordinator,
-        ApiKey.DESCRIBE_QUORUM: QuorumHandler(services, log_dirs, advertised).describe_quorum,
+        ApiKey.DESCRIBE_QUORUM: QuorumHandler(services, kept_log, advertised).describe_quorum,
         ApiKey.CREATE_TOPICS: topics.create_topics,
         ApiKey.DELETE_TOPICS: topics.delete_topics,
         ApiKey.CREATE_PARTITIONS: topics.create_partitions,

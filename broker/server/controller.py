@@ -30,8 +30,8 @@ from strandline.broker.handlers.controller.brokers import BrokerHandlers
 from strandline.broker.handlers.controller.dispatcher import ControllerDispatcher
 from strandline.broker.handlers.controller.followers import FollowerHandlers
 from strandline.broker.handlers.controller.members import ClusterHandler
-from strandline.broker.handlers.controller.quorum import ControllerQuorumHandler
 from strandline.broker.handlers.controller.wiring import make_controller_handlers
+from strandline.broker.handlers.metadata.quorum import KeptLog, QuorumHandler
 from strandline.broker.handlers.services.services import NodeServices
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
@@ -181,13 +181,11 @@ async def _make_front(
 
     await view.publish_to(sessions.follow)
     brokers = BrokerHandlers(metadata.controller, view, sessions, time)
-    quorum = ControllerQuorumHandler(
-        services,
-        feed,
-        followers,
-        directory_id=directory_id,
-        advertised=running.advertised,
-    )
+
+    def kept_log() -> KeptLog:
+        return KeptLog(feed.epoch, feed.end, directory_id, followers.observers(view.image.brokers))
+
+    quorum = QuorumHandler(services, kept_log, running.advertised)
     handlers = make_controller_handlers(
         services,
         brokers=brokers,

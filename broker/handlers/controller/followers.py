@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Container
 from typing import Final
 
 from strandline.broker.cluster.metadata.topic_names import METADATA_TOPIC
@@ -30,6 +29,7 @@ from strandline.broker.controller.feed import (
     ServedMetadataLog,
 )
 from strandline.broker.handlers.services.services import RequestContext
+from strandline.broker.protocol.messages.describe_quorum import ReplicaState
 from strandline.broker.protocol.messages.fetch import (
     FetchCurrentLeader,
     FetchDivergingEpoch,
@@ -58,16 +58,8 @@ METADATA_TOPIC_ID: Final = uuid.UUID(int=1)
 # Kafka's followers ask for half a second.
 WAIT_MS_MAX: Final = 30_000
 FETCH_BYTES_MAX: Final = 8 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class FollowerProgress:
-    """How far a follower was at its last fetch, for DescribeQuorum."""
-
-    directory_id: uuid.UUID
-    end_offset: int
-    fetched_ms: int
-    caught_up_ms: int
+# That are remembered: a fetch says its id itself, and nobody has checked that.
+FOLLOWERS_MAX: Final = 1000
 
 
 class FollowerHandlers:
@@ -91,8 +83,12 @@ class FollowerHandlers:
         self._snapshot = snapshot
         self._clock = clock
         self._news = asyncio.Event()
-        # By the id of the replica; brokers that were unregistered stay until a restart.
-        self.progress: dict[int, FollowerProgress] = {}
+        # How far each was at its last fetch, by its id.
+        self._followers: dict[int, ReplicaState] = {}
+
+    def observers(self, brokers: Container[int]) -> list[ReplicaState]:
+        """Returns the followers among these brokers, by their ids, for DescribeQuorum."""
+        return [one for node_id, one in sorted(self._followers.items()) if node_id in brokers]
 
     def wake(self) -> None:
         """Answers those who wait: there is a new entry."""
@@ -187,15 +183,19 @@ class FollowerHandlers:
         replica_id = request.replica_id if state is None else state.replica_id
         if replica_id < 0:
             return
+        before = self._followers.pop(replica_id, None)
+        if len(self._followers) >= FOLLOWERS_MAX:
+            # Those that fetch come back: the first is the one that has not for longest.
+            del self._followers[next(iter(self._followers))]
         now_ms = self._clock.now_ms()
-        before = self.progress.get(replica_id)
         is_caught_up = wanted.fetch_offset >= self._feed.end
-        caught_up_ms = -1 if before is None else before.caught_up_ms
-        self.progress[replica_id] = FollowerProgress(
-            directory_id=wanted.replica_directory_id,
-            end_offset=wanted.fetch_offset,
-            fetched_ms=now_ms,
-            caught_up_ms=now_ms if is_caught_up else caught_up_ms,
+        caught_up_ms = -1 if before is None else before.last_caught_up_timestamp
+        self._followers[replica_id] = ReplicaState(
+            replica_id=replica_id,
+            replica_directory_id=wanted.replica_directory_id,
+            log_end_offset=wanted.fetch_offset,
+            last_fetch_timestamp=now_ms,
+            last_caught_up_timestamp=now_ms if is_caught_up else caught_up_ms,
         )
 
     def _leader(self) -> FetchCurrentLeader:

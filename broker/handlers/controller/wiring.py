@@ -15,10 +15,10 @@ from strandline.broker.handlers.controller.brokers import BrokerHandlers
 from strandline.broker.handlers.controller.envelope import EnvelopeHandler
 from strandline.broker.handlers.controller.followers import FollowerHandlers
 from strandline.broker.handlers.controller.members import ClusterHandler, unregister_broker
-from strandline.broker.handlers.controller.quorum import ControllerQuorumHandler
 from strandline.broker.handlers.controller.rights import Refused, for_brokers
 from strandline.broker.handlers.dispatch.dispatch import Handler
 from strandline.broker.handlers.dispatch.features import FeatureHandlers
+from strandline.broker.handlers.metadata.quorum import QuorumHandler
 from strandline.broker.handlers.services.services import NodeServices
 from strandline.broker.protocol.messages.allocate_producer_ids import AllocateProducerIdsResponse
 from strandline.broker.protocol.messages.assign_replicas_to_dirs import (
@@ -37,7 +37,7 @@ def make_controller_handlers(
     *,
     brokers: BrokerHandlers,
     followers: FollowerHandlers,
-    quorum: ControllerQuorumHandler,
+    quorum: QuorumHandler,
     cluster: ClusterHandler,
 ) -> Mapping[ApiKey, Handler]:
     """Makes the handlers of all that is served, ApiVersions excepted."""
@@ -66,9 +66,7 @@ def make_controller_handlers(
     }
 
 
-def _admin_handlers(
-    services: NodeServices, quorum: ControllerQuorumHandler
-) -> Mapping[ApiKey, Handler]:
+def _admin_handlers(services: NodeServices, quorum: QuorumHandler) -> Mapping[ApiKey, Handler]:
     """The requests of clients that are decided here, directly or in an envelope."""
     topics = TopicHandlers(services)
     configs = AlterConfigsHandlers(services)

@@ -19,10 +19,8 @@ from strandline.broker.coordination.transactions.transaction import (
     ProducerIdentity,
     TransactionVersion,
 )
+from strandline.broker.handlers.authorization import refusals
 from strandline.broker.protocol.messages.write_txn_markers import (
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
@@ -67,24 +65,7 @@ class Brokers:
 def all_written(
     request: WriteTxnMarkersRequest, code: int = ErrorCode.NONE
 ) -> WriteTxnMarkersResponse:
-    return WriteTxnMarkersResponse(
-        markers=[
-            WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=[
-                    WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
-                            for index in topic.partition_indexes
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
-            )
-            for marker in request.markers
-        ]
-    )
+    return refusals.markers(request, code)  # type: ignore[arg-type]  # some are of no Kafka
 
 
 def end_of(producer_id: int, epoch: int = 0) -> EndMarker:
