@@ -130,8 +130,11 @@ def _check(config: BrokerConfig, count: int) -> None:
                 f"{folder} is the folder of a lone broker, which cannot become one of several yet;"
                 " choose an empty one"
             )
-    if any(not one.port for one in config.listeners):
-        raise InvalidConfig("listeners: several brokers need a first port, and 0 is none")
+    if any(one.port <= 1 for one in config.listeners):
+        raise InvalidConfig(
+            "listeners: several brokers need a first port, 2 at least: the controller has the one"
+            " below"
+        )
     if max(one.port for one in config.listeners) + 2 * count * len(config.listeners) > _PORT_MAX:
         raise InvalidConfig(f"listeners: no ports are left for {count} brokers")
 

@@ -73,6 +73,7 @@ def test_with_rules_the_brokers_may_ask_each_other_and_users_keep_their_rights()
     [
         ("process.roles=broker", "have a controller of their own"),
         ("listeners=PLAINTEXT://127.0.0.1:0", "need a first port"),
+        ("listeners=PLAINTEXT://127.0.0.1:1", "need a first port, 2 at least"),
         ("listeners=PLAINTEXT://127.0.0.1:65532", "no ports are left"),
         ("strandline.remote.url=file:///x", "do not archive yet"),
     ],
