@@ -34,7 +34,8 @@ class SeveralBrokers:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
-        self.port = _free_ports(2 * brokers + 1) + 1
+        self.port = _free_ports(2 * brokers + 2) + 1
+        self.metrics = f"http://127.0.0.1:{self.port + 2 * brokers}"
         self.log_path = folder / "brokers.log"
         self.pids: dict[str, int] = {}
         self.lines: list[str] = []
@@ -70,6 +71,7 @@ class SeveralBrokers:
         settings = (
             f"log.dirs={self.data}",
             f"listeners=PLAINTEXT://127.0.0.1:{self.port}",
+            f"strandline.metrics.listener={self.metrics}",
             *self._settings,
         )
         with open(self.log_path, "ab") as log_file:

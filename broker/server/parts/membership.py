@@ -49,6 +49,7 @@ from strandline.storage.local.formats.checkpoint import (
     read_properties,
 )
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.model import Offset
 
 log = logging.getLogger(__name__)
 
@@ -99,6 +100,8 @@ class MembershipParts(Part):
     controller: RemoteController
     forwarder: Forwarder
     manager: LifecycleManager
+    # The last record of the metadata that is in force here.
+    followed: Callable[[], Offset]
     # Returns when something is so in the view.
     until: Callable[[Callable[[], bool]], Awaitable[None]]
     node_id: int
@@ -177,6 +180,7 @@ class MembershipParts(Part):
             ),
             forwarder=Forwarder(channel(), clock),
             manager=manager,
+            followed=lambda: feed.applied_offset,
             until=feed.until,
             node_id=config.node_id,
             hands_over=settings.hands_over,
