@@ -70,7 +70,7 @@ from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.storage.local.formats.checkpoint import decode_id
 
 if TYPE_CHECKING:
-    from strandline.broker.server.record import KeptRecord
+    from strandline.broker.server.parts.record import KeptRecord
 
 log = logging.getLogger(__name__)
 

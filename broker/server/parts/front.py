@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from strandline.broker.cluster.membership.envelope import Forwarder
     from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
     from strandline.broker.network.handshake import Handshakes
-    from strandline.broker.server.record import KeptRecord
+    from strandline.broker.server.parts.record import KeptRecord
     from strandline.broker.server.tls import TlsListeners
 
 log = logging.getLogger(__name__)
@@ -231,7 +231,7 @@ def kept_record(
     config = metadata.running.static.audit
     if not config.is_enabled:
         return None
-    from strandline.broker.server.record import KeptRecord
+    from strandline.broker.server.parts.record import KeptRecord
 
     return KeptRecord(
         config,

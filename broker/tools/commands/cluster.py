@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # As of `strandline status`.
 PROBLEM = 3
 LEADERLESS_SHOWN = 10
-RUNBOOK = "runbooks/several-brokers#brokers-are-fenced"
+RUNBOOK = "runbooks/several-brokers#brokers-are-fenced--partitions-have-no-leader"
 
 _EXAMPLES = """
 Asks by Kafka's own requests, so any cluster answers. A broker is online, fenced (it

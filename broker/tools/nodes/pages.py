@@ -22,7 +22,8 @@ CONTROLLER: Final = "controller"
 _UP: Final = "strandline_supervised_up"
 _PREFIX: Final = "kafka_controller_kafkacontroller_"
 _RUNBOOKS: Final = "runbooks/several-brokers"
-_AWAY: Final = f"{_RUNBOOKS}#a-process-does-not-answer"
+_FENCED: Final = f"{_RUNBOOKS}#brokers-are-fenced--partitions-have-no-leader"
+_AWAY: Final = f"{_RUNBOOKS}#a-process-does-not-answer--metrics-of-a-process-are-missing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +110,12 @@ def check_controller(page: Page) -> list[HealthCheck]:
             what="brokers",
             figure=f"{active:,} there",
             trouble=f"{counted(fenced, 'broker')} fenced" if fenced else "",
-            runbook=f"{_RUNBOOKS}#brokers-are-fenced",
+            runbook=_FENCED,
         ),
         HealthCheck(
             what="partitions",
             figure=f"{count:,}",
             trouble=f"{counted(offline, 'partition')} without a leader" if offline else "",
-            runbook=f"{_RUNBOOKS}#brokers-are-fenced",
+            runbook=_FENCED,
         ),
     ]
