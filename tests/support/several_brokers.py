@@ -50,6 +50,12 @@ class SeveralBrokers:
         return ",".join(f"127.0.0.1:{self.port + number}" for number in range(self._brokers))
 
     @property
+    def pid(self) -> int:
+        """Of the supervisor."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def data(self) -> Path:
         return self.folder / "data"
 
