@@ -70,6 +70,11 @@ class KafkaNode:
         return self._folder / "kafka.log"
 
     @property
+    def metadata_folder(self) -> Path:
+        """Where a controller has the metadata log."""
+        return self._folder / "data" / "__cluster_metadata-0"
+
+    @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
