@@ -22,9 +22,8 @@ _CONTROLLERS: Final = 2
 _ANSWER_S_MAX: Final = 10.0
 # KIP-919 came with 3.7-IV0.
 _TOO_OLD: Final = (
-    "controllers under a metadata.version below 3.7 do not tell their cluster: format log.dirs as"
-    " those of Kafka's brokers, by `kafka-storage.sh format --cluster-id ... --config ...`, or raise"
-    " metadata.version"
+    "controllers under a metadata.version below 3.7 do not tell their cluster: raise it, or format"
+    " log.dirs as those of Kafka's brokers, by `kafka-storage.sh format --cluster-id ... --config`"
 )
 
 
