@@ -3,6 +3,8 @@
     LocalTier    logs live on disk alone
     BothTiers    topics with remote.storage.enable are attached to the tiering manager, which leads
                  the archives of the partitions that this broker leads
+    SharedTiers  the same for one of several brokers: one of them, the caretaker, empties the bucket
+                 of topics, wherever their partitions were
 
 A deleted topic that may have an archive stays in the image as a pending purge until the remote tier
 reports that all of it is purged.
@@ -15,7 +17,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.metadata.image import MetadataDelta, PartitionImage, TopicImage
-from strandline.broker.cluster.metadata.records import REMOTE_ENABLED, is_true
+from strandline.broker.cluster.metadata.records import REMOTE_ENABLED, DeletedTopic, is_true
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import Offset, TopicPartition
@@ -146,6 +148,11 @@ class BothTiers(LocalTier):
         self._manager.disable_topic(describe(topic))
 
     def follow(self, delta: MetadataDelta) -> None:
+        self._note_topics(delta)
+        for deleted in delta.pending_purges.changed():
+            self._manager.delete_topic(describe_deleted(deleted))
+
+    def _note_topics(self, delta: MetadataDelta) -> None:
         untiered = self._manager.untiered
         for topic in delta.topics.changed():
             if is_tiered(topic):
@@ -154,14 +161,21 @@ class BothTiers(LocalTier):
             else:
                 untiered.add(topic.topic_id)
         untiered.difference_update(topic.topic_id for topic in delta.topics.gone())
-        for deleted in delta.pending_purges.changed():
-            self._manager.delete_topic(
-                TopicInfo(
-                    topic=deleted.name,
-                    topic_id=deleted.topic_id,
-                    partition_count=deleted.partition_count,
-                )
-            )
+
+
+class SharedTiers(BothTiers):
+    """Both tiers of one of several brokers. The notes of purges come from the mirror."""
+
+    def changed(self, topic: TopicImage) -> None:
+        """The bucket is purged by the caretaker, which may have no partition of the topic."""
+        self._manager.leave_topic(describe(topic))
+
+    def follow(self, delta: MetadataDelta) -> None:
+        self._note_topics(delta)
+        for topic in delta.topics.changed():
+            before = delta.topics.before.get(topic.topic_id)
+            if before is not None and is_tiered(before) and not is_tiered(topic):
+                self._manager.disable_topic(describe(topic))
 
 
 def is_tiered(topic: TopicImage) -> bool:
@@ -180,4 +194,11 @@ def describe(topic: TopicImage) -> TopicInfo:
         topic_id=topic.topic_id,
         partition_count=topic.partition_count,
         properties=dict(topic.properties),
+    )
+
+
+def describe_deleted(deleted: DeletedTopic) -> TopicInfo:
+    """Returns what a purge needs of a topic that is gone."""
+    return TopicInfo(
+        topic=deleted.name, topic_id=deleted.topic_id, partition_count=deleted.partition_count
     )

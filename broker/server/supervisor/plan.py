@@ -123,11 +123,6 @@ def _check(config: BrokerConfig, count: int) -> None:
             "strandline.brokers and process.roles or controller.quorum.*: several brokers of one"
             " machine have a controller of their own"
         )
-    if config.archive.is_enabled:
-        raise InvalidConfig(
-            "strandline.brokers and remote.log.storage.system.enable=true: several brokers do not"
-            " archive yet; leave one out"
-        )
     for folder in config.logs.dirs:
         if (folder / "meta.properties").exists():
             raise InvalidConfig(
