@@ -23,6 +23,7 @@ from strandline.broker.config.listeners import Listener, listen_at
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.controller.attended_time import AttendedTime
 from strandline.broker.controller.feed import OffsetAndEpoch, ServedMetadataLog
+from strandline.broker.controller.partitions.index import PartitionIndex
 from strandline.broker.controller.sessions import BrokerSessions
 from strandline.broker.controller.snapshot import encode_snapshot
 from strandline.broker.handlers.auth.failed_logins import FailedLogins
@@ -105,10 +106,12 @@ async def start_controller(
     sessions = BrokerSessions(
         view.image, timeout_s=config.controller.session_timeout_ms / 1000, now_s=time.now_s()
     )
+    index = PartitionIndex()
+    await view.publish_to(index.follow)
     active = ActiveController(
         view,
         metadata_log,
-        {**decisions(running), **controller_decisions(sessions, time)},
+        {**decisions(running), **controller_decisions(running, index, sessions, time)},
         executor=worker,
         on_append=lambda records, offset: feed.append(records, offset, clock.now_ms()),
     )

@@ -15,12 +15,14 @@ from strandline.broker.handlers.controller.brokers import BrokerHandlers
 from strandline.broker.handlers.controller.envelope import EnvelopeHandler
 from strandline.broker.handlers.controller.followers import FollowerHandlers
 from strandline.broker.handlers.controller.members import ClusterHandler, unregister_broker
+from strandline.broker.handlers.controller.partitions import PartitionHandlers
 from strandline.broker.handlers.controller.rights import Refused, for_brokers
 from strandline.broker.handlers.dispatch.dispatch import Handler
 from strandline.broker.handlers.dispatch.features import FeatureHandlers
 from strandline.broker.handlers.metadata.quorum import QuorumHandler
 from strandline.broker.handlers.services.services import NodeServices
 from strandline.broker.protocol.messages.allocate_producer_ids import AllocateProducerIdsResponse
+from strandline.broker.protocol.messages.alter_partition import AlterPartitionResponse
 from strandline.broker.protocol.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsResponse,
 )
@@ -41,7 +43,8 @@ def make_controller_handlers(
     cluster: ClusterHandler,
 ) -> Mapping[ApiKey, Handler]:
     """Makes the handlers of all that is served, ApiVersions excepted."""
-    admin = _admin_handlers(services, quorum)
+    partitions = PartitionHandlers(services.controller)
+    admin = _admin_handlers(services, quorum, partitions)
     envelope = EnvelopeHandler(_guarded(admin, services), services.authorizer)
     own: dict[ApiKey, tuple[Handler, Refused]] = {
         ApiKey.BROKER_REGISTRATION: (brokers.register, BrokerRegistrationResponse),
@@ -54,6 +57,7 @@ def make_controller_handlers(
             brokers.assign_replicas_to_dirs,
             AssignReplicasToDirsResponse,
         ),
+        ApiKey.ALTER_PARTITION: (partitions.alter_partition, AlterPartitionResponse),
         ApiKey.FETCH: (followers.fetch, partial(FetchResponse, topics=())),
         ApiKey.FETCH_SNAPSHOT: (followers.fetch_snapshot, FetchSnapshotResponse),
         ApiKey.ENVELOPE: (envelope.handle, EnvelopeResponse),
@@ -66,7 +70,9 @@ def make_controller_handlers(
     }
 
 
-def _admin_handlers(services: NodeServices, quorum: QuorumHandler) -> Mapping[ApiKey, Handler]:
+def _admin_handlers(
+    services: NodeServices, quorum: QuorumHandler, partitions: PartitionHandlers
+) -> Mapping[ApiKey, Handler]:
     """The requests of clients that are decided here, directly or in an envelope."""
     topics = TopicHandlers(services)
     configs = AlterConfigsHandlers(services)
@@ -75,6 +81,7 @@ def _admin_handlers(services: NodeServices, quorum: QuorumHandler) -> Mapping[Ap
         ApiKey.CREATE_TOPICS: topics.create_topics,
         ApiKey.DELETE_TOPICS: topics.delete_topics,
         ApiKey.CREATE_PARTITIONS: topics.create_partitions,
+        ApiKey.ELECT_LEADERS: partitions.elect_leaders,
         ApiKey.ALTER_CONFIGS: configs.alter_configs,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
         ApiKey.ALTER_CLIENT_QUOTAS: ClientQuotaHandlers(services).alter_client_quotas,

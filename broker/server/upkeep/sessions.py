@@ -19,8 +19,6 @@ log = logging.getLogger(__name__)
 # How often it looks for sessions that have expired: more often than time may stand still
 # (attended_time.py), and a small part of a session.
 LOOK_S: Final = 0.25
-# Preferred leaders that are elected at once, as in Kafka.
-ELECTIONS_MAX: Final = 1000
 
 
 class SessionUpkeep:
@@ -68,6 +66,6 @@ class SessionUpkeep:
             await asyncio.sleep(self._config().balance_interval_s)
             if self._config().balances_leaders:
                 try:
-                    await self._controller.ask(BalanceLeaders(ELECTIONS_MAX))
+                    await self._controller.ask(BalanceLeaders())
                 except StorageError as error:
                     log.warning("leaders not balanced", extra={"fields": {"error": str(error)}})
