@@ -49,7 +49,9 @@ def assign(partitions: Partitions, asked: AssignDirectories) -> Decision[Assigne
                 else:
                     if directory.id not in broker.log_dirs:
                         offline[place[1:]] = None
-    done: Decision[AssignedReplicas] = Decision(records=(), results=(AssignedReplicas(codes=codes),))
+    done: Decision[AssignedReplicas] = Decision(
+        records=(), results=(AssignedReplicas(codes=codes),)
+    )
     if not offline:
         return replace(done, records=tuple(records))
     return Decision(

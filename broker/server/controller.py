@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from strandline.broker.cluster.metadata.active_controller import ActiveController
+from strandline.broker.cluster.metadata.features import ELIGIBLE_LEADER_REPLICAS
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.config.broker_config import BrokerConfig
@@ -36,6 +37,7 @@ from strandline.broker.handlers.metadata.quorum import KeptLog, QuorumHandler
 from strandline.broker.handlers.services.services import NodeServices
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
+from strandline.broker.protocol.formats.metadata_records import FeatureLevelRecord
 from strandline.broker.protocol.formats.quorum_records import (
     KRaftVersionRecord,
     QuorumRecord,
@@ -97,6 +99,9 @@ async def start_controller(
     storage = await StorageParts.make(environment, config, opened, opening)
     metadata_log = make_metadata_log(storage, clock)
     await in_worker(worker, partial(load_metadata, metadata_log, config, storage.log_dirs, None))
+    if not metadata_log.image.finalized_level(ELIGIBLE_LEADER_REPLICAS):
+        level = FeatureLevelRecord(name=ELIGIBLE_LEADER_REPLICAS, feature_level=1)
+        await in_worker(worker, partial(metadata_log.append, [level]))
     before = metadata_log.image
     await in_worker(worker, metadata_log.begin_epoch)
     view, running = MetadataView(metadata_log.image), RunningConfig(config)

@@ -36,10 +36,15 @@ from strandline.broker.controller.messages import (
     Registered,
     UnregisterBroker,
 )
-from strandline.broker.controller.partitions import elections, in_sync
+from strandline.broker.controller.partitions import elections, in_sync, reassignments
 from strandline.broker.controller.partitions.decided import Partitions
 from strandline.broker.controller.partitions.index import PartitionIndex
-from strandline.broker.controller.partitions.messages import AlterInSync, ElectLeaders
+from strandline.broker.controller.partitions.messages import (
+    AlterInSync,
+    ElectLeaders,
+    ListReassignments,
+    ReassignPartitions,
+)
 from strandline.broker.controller.sessions import BrokerSessions, Session
 from strandline.broker.handlers.admin import scram_users
 from strandline.broker.handlers.admin.scram_users import AlterScramUsers
@@ -71,6 +76,10 @@ def controller_decisions(
         AssignDirectories: lambda image, asked: assignments.assign(partitions(image), asked),
         AlterInSync: lambda image, asked: in_sync.alter(partitions(image), asked),
         ElectLeaders: lambda image, asked: elections.elect_leaders(partitions(image), asked),
+        ReassignPartitions: lambda image, asked: reassignments.reassign(partitions(image), asked),
+        ListReassignments: lambda image, asked: reassignments.list_reassignments(
+            partitions(image), asked
+        ),
         BalanceLeaders: lambda image, _: elections.balance(partitions(image)),
         ElectUncleanLeaders: lambda image, _: elections.elect_uncleanly(partitions(image)),
     }

@@ -20,7 +20,12 @@ from tests.support.wire import WireClient
 
 LISTENERS = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
 CONTROLLER_ID = 1000
-FEATURES = {"metadata.version": (7, 33), "transaction.version": (0, 2), "group.version": (0, 1)}
+FEATURES = {
+    "metadata.version": (7, 33),
+    "transaction.version": (0, 2),
+    "group.version": (0, 1),
+    "eligible.leader.replicas.version": (0, 1),
+}
 
 
 class ControllerProcess(BrokerProcess):

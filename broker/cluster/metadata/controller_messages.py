@@ -45,9 +45,9 @@ class TopicDefaults:
         "default.replication.factor",
         SHORT,
         1,
-        "Replicas of a topic that is created without a count; one broker can hold only one.",
+        "Replicas of a topic that is created without a count, where the controller runs; a lone"
+        " broker can hold only one.",
         minimum=1,
-        maximum=1,
     )
     auto_creation_enabled: bool = key(
         "auto.create.topics.enable",

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from strandline.broker.cluster.metadata.controller_messages import ControllerRequest, Outcome
 from strandline.broker.cluster.metadata.image import PartitionImage
-from strandline.broker.cluster.metadata.records import NodeId
+from strandline.broker.cluster.metadata.records import NodeId, Replicas
 from strandline.broker.controller.partitions.change import Election
 from strandline.broker.controller.partitions.index import Place
 from strandline.storage.model import Epoch
@@ -67,4 +67,29 @@ class ElectLeaders(ControllerRequest[ElectedLeaders]):
     """A client wants leaders for these partitions; None: for all (KIP-460)."""
 
     election: Election
+    partitions: Sequence[PartitionNumber] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reassigned:
+    """The outcome for each partition."""
+
+    outcomes: Mapping[PartitionNumber, Outcome]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignPartitions(ControllerRequest[Reassigned]):
+    """A client wants these replicas; None cancels the reassignment of a partition (KIP-455).
+
+    Other numbers of replicas than before can be forbidden (KIP-860).
+    """
+
+    replicas: Mapping[PartitionNumber, Replicas | None]
+    allows_other_factor: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ListReassignments(ControllerRequest[Mapping[str, Sequence[PartitionImage]]]):
+    """Which of these partitions are being reassigned, by topic; None: of all."""
+
     partitions: Sequence[PartitionNumber] | None

@@ -8,16 +8,20 @@ ListPartitionReassignments     0    the ongoing reassignments
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from strandline.broker.cluster.metadata.controller_messages import Controller
+from strandline.broker.cluster.metadata.controller_messages import Controller, Outcome
+from strandline.broker.cluster.metadata.image import PartitionImage
+from strandline.broker.cluster.metadata.records import Replicas
 from strandline.broker.controller.partitions.change import Election
 from strandline.broker.controller.partitions.index import Place
 from strandline.broker.controller.partitions.messages import (
     AlterInSync,
     ElectLeaders,
     InSyncResult,
+    ListReassignments,
     PartitionNumber,
+    ReassignPartitions,
     WantedInSync,
 )
 from strandline.broker.handlers.services.limits import clipped, refuse_partition_flood
@@ -29,12 +33,24 @@ from strandline.broker.protocol.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
 )
+from strandline.broker.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
 from strandline.broker.protocol.messages.elect_leaders import (
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
+)
+from strandline.broker.protocol.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import StorageError
@@ -113,13 +129,77 @@ class PartitionHandlers:
                 PartitionResult(
                     partition_id=number,
                     error_code=outcome.error_code,
-                    error_message=outcome.error_message and clipped(outcome.error_message),
+                    error_message=clipped(outcome.error_message),
                 )
             )
         return ElectLeadersResponse(
             replica_election_results=[
                 ReplicaElectionResult(topic=name, partition_result=rows)
                 for name, rows in results.items()
+            ]
+        )
+
+    async def alter_partition_reassignments(
+        self, request: AlterPartitionReassignmentsRequest, _context: RequestContext
+    ) -> AlterPartitionReassignmentsResponse:
+        refuse_partition_flood(topic.partitions for topic in request.topics)
+        asked = ReassignPartitions(
+            replicas={
+                (topic.name, one.partition_index): _replicas(one.replicas)
+                for topic in request.topics
+                for one in topic.partitions
+            },
+            allows_other_factor=request.allow_replication_factor_change,
+        )
+        try:
+            (reassigned,) = await self._controller.ask(asked)
+        except StorageError as error:
+            return AlterPartitionReassignmentsResponse(
+                allow_replication_factor_change=request.allow_replication_factor_change,
+                error_code=error.kafka_code,
+                error_message=clipped(str(error)),
+                responses=(),
+            )
+        return AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=request.allow_replication_factor_change,
+            responses=[
+                ReassignableTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        _reassigned(
+                            one.partition_index,
+                            reassigned.outcomes[topic.name, one.partition_index],
+                        )
+                        for one in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ],
+        )
+
+    async def list_partition_reassignments(
+        self, request: ListPartitionReassignmentsRequest, _context: RequestContext
+    ) -> ListPartitionReassignmentsResponse:
+        partitions: list[PartitionNumber] | None = None
+        if request.topics is not None:
+            refuse_partition_flood(topic.partition_indexes for topic in request.topics)
+            partitions = [
+                (topic.name, number)
+                for topic in request.topics
+                for number in topic.partition_indexes
+            ]
+        try:
+            (found,) = await self._controller.ask(ListReassignments(partitions))
+        except StorageError as error:
+            return ListPartitionReassignmentsResponse(
+                error_code=error.kafka_code, error_message=clipped(str(error))
+            )
+        return ListPartitionReassignmentsResponse(
+            topics=[
+                OngoingTopicReassignment(
+                    name=name, partitions=[_ongoing(partition) for partition in ongoing]
+                )
+                for name, ongoing in found.items()
             ]
         )
 
@@ -152,4 +232,25 @@ def _altered(place: Place, results: Mapping[Place, InSyncResult]) -> AlteredPart
         isr=partition.isr,
         leader_recovery_state=partition.leader_recovery_state,
         partition_epoch=partition.partition_epoch,
+    )
+
+
+def _replicas(asked: Sequence[int] | None) -> Replicas | None:
+    return None if asked is None else tuple(asked)
+
+
+def _reassigned(number: int, outcome: Outcome) -> ReassignablePartitionResponse:
+    return ReassignablePartitionResponse(
+        partition_index=number,
+        error_code=outcome.error_code,
+        error_message=clipped(outcome.error_message),
+    )
+
+
+def _ongoing(partition: PartitionImage) -> OngoingPartitionReassignment:
+    return OngoingPartitionReassignment(
+        partition_index=partition.partition,
+        replicas=partition.replicas,
+        adding_replicas=partition.adding_replicas,
+        removing_replicas=partition.removing_replicas,
     )

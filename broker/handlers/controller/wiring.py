@@ -8,6 +8,7 @@ from functools import partial
 from strandline.broker.handlers.admin.acls import AclHandlers
 from strandline.broker.handlers.admin.alter_configs import AlterConfigsHandlers
 from strandline.broker.handlers.admin.client_quotas import ClientQuotaHandlers
+from strandline.broker.handlers.admin.configs import ConfigHandlers
 from strandline.broker.handlers.admin.scram_users import ScramUserHandlers
 from strandline.broker.handlers.admin.topics import TopicHandlers
 from strandline.broker.handlers.auth.sasl import no_authenticate, no_handshake
@@ -62,8 +63,15 @@ def make_controller_handlers(
         ApiKey.FETCH_SNAPSHOT: (followers.fetch_snapshot, FetchSnapshotResponse),
         ApiKey.ENVELOPE: (envelope.handle, EnvelopeResponse),
     }
+    direct: dict[ApiKey, Handler] = {
+        ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
+        ApiKey.DESCRIBE_CONFIGS: ConfigHandlers(services).describe_configs,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
+            ScramUserHandlers(services).describe_user_scram_credentials
+        ),
+    }
     return {
-        **_guarded({**admin, ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster}, services),
+        **_guarded({**admin, **direct}, services),
         **{key: for_brokers(handler, refused) for key, (handler, refused) in own.items()},
         ApiKey.SASL_HANDSHAKE: no_handshake,
         ApiKey.SASL_AUTHENTICATE: no_authenticate,
@@ -82,6 +90,8 @@ def _admin_handlers(
         ApiKey.DELETE_TOPICS: topics.delete_topics,
         ApiKey.CREATE_PARTITIONS: topics.create_partitions,
         ApiKey.ELECT_LEADERS: partitions.elect_leaders,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: partitions.alter_partition_reassignments,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: partitions.list_partition_reassignments,
         ApiKey.ALTER_CONFIGS: configs.alter_configs,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
         ApiKey.ALTER_CLIENT_QUOTAS: ClientQuotaHandlers(services).alter_client_quotas,

@@ -51,11 +51,9 @@ def supported_features(*, with_zero: bool) -> list[SupportedFeature]:
 
 def finalized_features(image: MetadataImage) -> list[FinalizedFeature]:
     """Returns the finalized features; as in Kafka, one of level 0 is not finalized."""
-    levels = ((name, image.finalized_level(name)) for name in FEATURES)
     return [
         FinalizedFeature(name=name, max_version_level=level, min_version_level=level)
-        for name, level in levels
-        if level > 0
+        for name, level in image.feature_levels.items()
     ]
 
 

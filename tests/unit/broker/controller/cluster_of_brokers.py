@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from strandline.broker.cluster.metadata.controller_messages import Decision
@@ -25,6 +25,7 @@ from strandline.broker.protocol.messages.broker_registration import (
 
 ResultT = TypeVar("ResultT")
 
+NO_DEFAULTS: Mapping[str, str] = {}
 CLUSTER = "fPZv1VBsRFmnlRvmGcOW9w"
 TOPIC_ID = uuid.UUID(int=0xA)
 LEVELS = {"metadata.version": 25, "transaction.version": 2}
@@ -93,9 +94,9 @@ def first(image: MetadataImage) -> PartitionImage:
     return image.topics["t"].partitions[0]
 
 
-def partitions_of(image: MetadataImage, **defaults: str) -> Partitions:
-    texts = {name.replace("_", "."): text for name, text in defaults.items()}
-    return Partitions(image=image, index=PartitionIndex.of(image), defaults=texts)
+def partitions_of(image: MetadataImage, defaults: Mapping[str, str] = NO_DEFAULTS) -> Partitions:
+    """What a controller decides on; `defaults` are those of topics."""
+    return Partitions(image=image, index=PartitionIndex.of(image), defaults=defaults)
 
 
 def carried_out(
@@ -103,10 +104,10 @@ def carried_out(
     decide: Callable[[Partitions], Decision[ResultT]],
     *,
     entries: list[Sequence[MetadataRecord]] | None = None,
-    **defaults: str,
+    defaults: Mapping[str, str] = NO_DEFAULTS,
 ) -> tuple[MetadataImage, Sequence[ResultT]]:
     """Decides, and appends the entries; returns the image after them, and the results."""
-    partitions = partitions_of(image, **defaults)
+    partitions = partitions_of(image, defaults)
     decision = decide(partitions)
     while True:
         if decision.records:

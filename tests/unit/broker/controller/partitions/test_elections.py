@@ -5,7 +5,7 @@ As the half of Kafka's ReplicationControlManagerTest that is about leaders.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -35,6 +35,7 @@ from strandline.broker.protocol.formats.metadata_records import (
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.controller.cluster_of_brokers import (
+    NO_DEFAULTS,
     TOPIC_ID,
     broker,
     carried_out,
@@ -47,6 +48,7 @@ from tests.unit.broker.controller.cluster_of_brokers import (
     partitions_of,
 )
 
+UNCLEAN = "unclean.leader.election.enable"
 NOTHING: Decision[None] = Decision(records=(), results=())
 
 
@@ -54,10 +56,12 @@ def change(partition: int = 0, **what: object) -> PartitionChangeRecord:
     return PartitionChangeRecord(partition_id=partition, topic_id=TOPIC_ID, **what)  # type: ignore[arg-type]
 
 
-def without(image: MetadataImage, node: int, **defaults: str) -> MetadataImage:
+def without(
+    image: MetadataImage, node: int, defaults: Mapping[str, str] = NO_DEFAULTS
+) -> MetadataImage:
     """After the broker is fenced."""
     asked = FenceBroker(node, image.brokers[node].broker_epoch)
-    return carried_out(image, lambda one: fence(one, asked), **defaults)[0]
+    return carried_out(image, lambda one: fence(one, asked), defaults=defaults)[0]
 
 
 def crashed(image: MetadataImage, node: int) -> MetadataImage:
@@ -168,10 +172,10 @@ def test_who_ended_uncleanly_is_no_candidate() -> None:
     [
         ({}, {}, (-1, (), 0)),
         ({"unclean_leader_election_enable": "true"}, {}, (2, (2,), 1)),
-        ({}, {"unclean_leader_election_enable": "true"}, (2, (2,), 1)),
+        ({}, {UNCLEAN: "true"}, (2, (2,), 1)),
         (
             {"unclean_leader_election_enable": "false"},
-            {"unclean_leader_election_enable": "true"},
+            {UNCLEAN: "true"},
             (-1, (), 0),
         ),
     ],
@@ -180,7 +184,7 @@ def test_a_replica_out_of_sync_leads_only_where_unclean_elections_are_allowed(
     properties: dict[str, str], defaults: dict[str, str], expected: object
 ) -> None:
     image = cluster(broker(1), broker(2), partitions=[(1, 2)], **properties)
-    image = without(image.apply_entry([change(isr=[1])]), 1, **defaults)
+    image = without(image.apply_entry([change(isr=[1])]), 1, defaults)
     partition = first(image)
     assert (partition.leader, partition.isr, partition.leader_recovery_state) == expected
 
@@ -189,8 +193,8 @@ def test_a_replica_out_of_sync_leads_only_where_unclean_elections_are_allowed(
     ("properties", "defaults", "minimum"),
     [
         ({}, {}, 1),
-        ({}, {"min_insync_replicas": "2"}, 2),
-        ({"min_insync_replicas": "3"}, {"min_insync_replicas": "2"}, 3),
+        ({}, {"min.insync.replicas": "2"}, 2),
+        ({"min_insync_replicas": "3"}, {"min.insync.replicas": "2"}, 3),
         # No more than there are replicas.
         ({"min_insync_replicas": "9"}, {}, 3),
     ],
@@ -199,7 +203,7 @@ def test_the_minimum_in_sync_is_that_of_the_topic_or_the_default(
     properties: dict[str, str], defaults: dict[str, str], minimum: int
 ) -> None:
     image = cluster(*map(broker, (1, 2, 3)), partitions=[(1, 2, 3)], **properties)
-    partitions = partitions_of(image, **defaults)
+    partitions = partitions_of(image, defaults)
     assert partitions.min_isr(image.topics["t"]) == minimum
 
 
@@ -335,5 +339,5 @@ def test_leaders_are_elected_uncleanly_where_that_was_allowed_later() -> None:
     image = cluster(broker(1), broker(2), partitions=[(1, 2)])
     gone = without(image.apply_entry([change(isr=[1])]), 1)
     assert carried_out(gone, elect_uncleanly)[0] is gone
-    after, _ = carried_out(gone, elect_uncleanly, unclean_leader_election_enable="true")
+    after, _ = carried_out(gone, elect_uncleanly, defaults={UNCLEAN: "true"})
     assert leaders(after) == [2]
