@@ -264,7 +264,9 @@ def _with_controller_listeners(
     written = config.identity
     listeners = parse_listeners("listeners", written.listeners)
     secured = {SSL, SASL_PLAINTEXT, SASL_SSL}
-    if "listener.security.protocol.map" not in given and secured.isdisjoint({*names, *(one.name for one in listeners)}):
+    if "listener.security.protocol.map" not in given and secured.isdisjoint(
+        {*names, *(one.name for one in listeners)}
+    ):
         written = replace(
             written, protocols=(*written.protocols, *(f"{name}:{PLAINTEXT}" for name in names))
         )

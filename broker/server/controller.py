@@ -239,6 +239,7 @@ async def _make_front(
             **({} if tls is None else {"TLS": partial(tls.renew_forever, running, clock)}),
             "sessions": upkeep.fence_forever,
             "leaders": upkeep.balance_forever,
+            "unclean elections": upkeep.elect_uncleanly_forever,
         },
     )
 
