@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from strandline.broker.handlers.admin.acls import AclHandlers
 from strandline.broker.handlers.admin.alter_configs import AlterConfigsHandlers
@@ -34,6 +35,9 @@ from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.broker.protocol.messages.fetch_snapshot import FetchSnapshotResponse
 from strandline.broker.protocol.schema.api import ApiKey
 
+if TYPE_CHECKING:
+    from strandline.broker.audit.record import AuditRecord
+
 
 def make_controller_handlers(
     services: NodeServices,
@@ -42,8 +46,13 @@ def make_controller_handlers(
     followers: FollowerHandlers,
     quorum: QuorumHandler,
     cluster: ClusterHandler,
+    record: AuditRecord | None = None,
 ) -> Mapping[ApiKey, Handler]:
-    """Makes the handlers of all that is served, ApiVersions excepted."""
+    """Makes the handlers of all that is served, ApiVersions excepted.
+
+    With a `record` it has what clients change here; what comes in an envelope is in the record of
+    the broker that sent it.
+    """
     partitions = PartitionHandlers(services.controller)
     admin = _admin_handlers(services, quorum, partitions)
     envelope = EnvelopeHandler(_guarded(admin, services), services.authorizer)
@@ -63,15 +72,20 @@ def make_controller_handlers(
         ApiKey.FETCH_SNAPSHOT: (followers.fetch_snapshot, FetchSnapshotResponse),
         ApiKey.ENVELOPE: (envelope.handle, EnvelopeResponse),
     }
-    direct: dict[ApiKey, Handler] = {
+    read_only: dict[ApiKey, Handler] = {
         ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
         ApiKey.DESCRIBE_CONFIGS: ConfigHandlers(services).describe_configs,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
             ScramUserHandlers(services).describe_user_scram_credentials
         ),
     }
+    direct = _guarded({**admin, **read_only}, services)
+    if record is not None:
+        from strandline.broker.handlers.audit.changes import recorded_handlers
+
+        direct = recorded_handlers(direct, record)
     return {
-        **_guarded({**admin, **direct}, services),
+        **direct,
         **{key: for_brokers(handler, refused) for key, (handler, refused) in own.items()},
         ApiKey.SASL_HANDSHAKE: no_handshake,
         ApiKey.SASL_AUTHENTICATE: no_authenticate,
