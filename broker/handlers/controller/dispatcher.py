@@ -1,7 +1,7 @@
 """Answers request frames on the listeners of a controller.
 
-What it serves is a table: the requests of brokers among each other (`CONTROLLER_SPECS`), and those
-of clients that change the metadata, which also come in envelopes.
+What it serves is a table (`ON_CONTROLLERS`): the requests of brokers among each other, and those of
+clients that change the metadata, which also come in envelopes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from strandline.broker.protocol.header import (
     frame_response,
     routes_of,
 )
-from strandline.broker.protocol.schema.api import EVERY_SPEC, ApiKey
+from strandline.broker.protocol.schema.api import EVERY_SPEC, ON_CONTROLLERS, ApiKey
 from strandline.broker.protocol.schema.errors import MalformedRequest, UnsupportedVersion
 from strandline.broker.protocol.schema.schema import Request, Response
 from strandline.broker.security.identity import ANONYMOUS_CLIENT, ClientIdentity
@@ -40,7 +40,8 @@ class ControllerDispatcher:
         self, services: NodeServices, handlers: Mapping[ApiKey, Handler], *, decoding: Executor
     ) -> None:
         """`handlers` are those of what is served beside ApiVersions; `decoding` has one thread."""
-        specs = [EVERY_SPEC[key] for key in sorted((ApiKey.API_VERSIONS, *handlers))]
+        assert {ApiKey.API_VERSIONS, *handlers} == ON_CONTROLLERS
+        specs = [EVERY_SPEC[key] for key in sorted(ON_CONTROLLERS)]
         self._handlers: dict[ApiKey, Handler] = {
             ApiKey.API_VERSIONS: partial(api_versions, services, ranges=ranges_of(specs)),
             **handlers,
