@@ -1,7 +1,7 @@
 """Changes of many partitions, a bounded number in each turn of the loop and in each entry.
 
-    places   [ 500 | 500 | 137 ]
-    entries    500   500   137 + what ends it: a broker is fenced, or registered
+    places   [ 250 | 250 | 137 ]
+    entries    250   250   137 + what ends it: a broker is fenced, or registered
 
 Others wait until the last one, and see all of it. A crash between two leaves a part, which is true:
 each record is. As Kafka's controller, whose batches of such changes are not atomic either.
@@ -22,8 +22,8 @@ from strandline.broker.protocol.formats.metadata_records import (
     PartitionChangeRecord,
 )
 
-# Some ten milliseconds of a loop.
-PLACES_PER_TURN: Final = 500
+# Some ten milliseconds of a loop, and less of the brokers that follow.
+PLACES_PER_TURN: Final = 250
 
 ResultT = TypeVar("ResultT")
 Change = Callable[[Partitions, Place], PartitionChangeRecord | None]
