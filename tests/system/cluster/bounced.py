@@ -18,6 +18,7 @@ SETTINGS = {
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": LISTENERS,
     "group.initial.rebalance.delay.ms": "300",
+    "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.heartbeat.interval.ms": "1000",
     "group.min.session.timeout.ms": "1000",
     "offsets.topic.num.partitions": "6",
@@ -69,6 +70,14 @@ class BouncedCluster:
         """Each of them, one after the other."""
         for broker in self.brokers:
             self.bounce(broker, is_clean=is_clean)
+
+    def lose_and_find(self, broker: BrokerProcess) -> None:
+        """Kills a broker, and starts it when its session has ended: nobody leads meanwhile."""
+        broker.kill()
+        others = [one.bootstrap for one in self.brokers if one is not broker]
+        admin = AdminClient({"bootstrap.servers": ",".join(others)})
+        eventually(lambda: len(admin.list_topics(timeout=WAIT_S).brokers) < len(self.brokers))
+        broker.start()
 
     def check(self) -> None:
         """Nobody fell over anything."""
