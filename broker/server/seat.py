@@ -71,6 +71,7 @@ async def start_seat(
         logs,
         spawn=spawn,
         forwarder=membership.forwarder,
+        followed=membership.followed,
     )
     return Started(front, storage, membership, metadata, folders, elsewhere, coordinators, logs)
 

@@ -50,6 +50,7 @@ from strandline.storage.local.formats.checkpoint import (
     read_properties,
 )
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.model import Offset
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +101,8 @@ class MembershipParts(Part):
     controller: RemoteController
     forwarder: Forwarder
     manager: LifecycleManager
+    # The last record of the metadata that is in force here.
+    followed: Callable[[], Offset]
     # Makes a channel to the active controller, for one more use.
     channel: Callable[[], ControllerChannel]
     # Returns when something is so in the view.
@@ -181,6 +184,7 @@ class MembershipParts(Part):
             ),
             forwarder=Forwarder(channel(), clock),
             manager=manager,
+            followed=lambda: feed.applied_offset,
             channel=channel,
             until=feed.until,
             node_id=config.node_id,
