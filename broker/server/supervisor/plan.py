@@ -145,7 +145,7 @@ def _check(config: BrokerConfig, count: int) -> None:
 
 def _shared(config: BrokerConfig, controller: Listener, secret: str) -> dict[str, str]:
     """The properties that all processes have."""
-    own = {"strandline.brokers", "broker.id", "log.dir"}
+    own = {"strandline.brokers", "broker.id", "log.dir", "advertised.listeners"}
     kept = {name: text for name, text in config.given.items() if name not in own}
     login = (
         "org.apache.kafka.common.security.plain.PlainLoginModule required"

@@ -60,6 +60,15 @@ def test_every_process_has_a_configuration_that_starts() -> None:
         assert config.given["log.roll.ms"] == "77"
 
 
+def test_advertised_listeners_are_those_of_the_brokers_alone() -> None:
+    given = ("listeners=PLAINTEXT://:9092", "advertised.listeners=PLAINTEXT://example.org:19092")
+    controller, *brokers = planned(*given, "log.dirs=/a")
+    told = [one.properties["advertised.listeners"].split(",")[0] for one in brokers]
+    assert told == [f"PLAINTEXT://example.org:{port}" for port in (19092, 19093, 19094)]
+    # It has none of these listeners.
+    assert "advertised.listeners" not in controller.properties
+
+
 def test_with_rules_the_brokers_may_ask_each_other_and_users_keep_their_rights() -> None:
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     for node in planned("log.dirs=/a", f"authorizer.class.name={authorizer}", "super.users=User:a"):
