@@ -4,7 +4,8 @@
     3 the view takes over the new image, and its followers apply it   4 answer
 
 A crash after 2 loses the answer, not the change: a start publishes the whole image. One entry is in
-flight; whoever comes meanwhile waits, and decides on the image after it.
+flight; whoever comes meanwhile waits, and decides on the image after it. An entry that was begun is
+published also if whoever asked for it has gone: nobody else would tell those who follow the log.
 
 What it decides on a request of a type is a pure function, given when it is made: those of
 configurations and quotas lie above.
@@ -26,6 +27,7 @@ from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog, MetadataRaced
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.protocol.formats.metadata_records import MetadataRecord
+from strandline.storage.concurrency.tasks import to_its_end
 from strandline.storage.errors import StorageError
 from strandline.storage.model import Offset
 
@@ -70,7 +72,17 @@ class ActiveController:
         Raises StorageError if the metadata log cannot be written. The outcome of the append is then
         unknown, so the next change reads the log again first and applies what it holds.
         """
+        await self._changing.acquire()
+        return await to_its_end(self._ask(request))
+
+    async def finish(self) -> None:
+        """Returns when no entry is in flight."""
         async with self._changing:
+            pass
+
+    async def _ask(self, request: ControllerRequest[ResultT]) -> Sequence[ResultT]:
+        """Decides, and lets the next one change the metadata."""
+        try:
             loop = asyncio.get_running_loop()
             if self._unsure:
                 await self._refresh()
@@ -93,6 +105,8 @@ class ActiveController:
                 await self.view.take_over(image, delta)  # 3
                 return decision.results  # 4
             raise StorageError(f"the metadata log was changed by others {RACES_MAX} times in a row")
+        finally:
+            self._changing.release()
 
     def decide(self, request: ControllerRequest[ResultT]) -> Decision[ResultT]:
         """Returns what is decided on the image of now."""
