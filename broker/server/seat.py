@@ -15,6 +15,7 @@ from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.network.connection import Spawn
 from strandline.broker.server.broker import Started
 from strandline.broker.server.environment import Environment
+from strandline.broker.server.parts.assignments import AssignmentParts
 from strandline.broker.server.parts.coordinators import CoordinatorParts
 from strandline.broker.server.parts.elsewhere import ElsewhereParts
 from strandline.broker.server.parts.front import FrontParts
@@ -48,6 +49,7 @@ async def start_seat(
         lookups=environment.workers.lookups,
     )
     replicas = await serve_partitions(environment, storage, metadata, tiers=tiers)
+    folders = await AssignmentParts.make(environment, storage, membership, replicas)
     elsewhere = ElsewhereParts.make(environment, config, metadata, spawn=spawn)
     coordinators = await CoordinatorParts.make(
         environment, storage, metadata, replicas, others=elsewhere.brokers
@@ -59,6 +61,7 @@ async def start_seat(
         replicas,
         coordinators,
         broker_epoch=lambda: membership.manager.epoch,
+        on_moved=folders.assignments.check,
     )
     front = FrontParts.make(
         environment,
@@ -68,8 +71,9 @@ async def start_seat(
         logs,
         spawn=spawn,
         forwarder=membership.forwarder,
+        followed=membership.followed,
     )
-    return Started(front, storage, membership, metadata, elsewhere, coordinators, logs)
+    return Started(front, storage, membership, metadata, folders, elsewhere, coordinators, logs)
 
 
 def check_seat(config: BrokerConfig) -> None:
