@@ -12,13 +12,16 @@ reports that all of it is purged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.metadata.image import MetadataDelta, PartitionImage, TopicImage
 from strandline.broker.cluster.metadata.records import REMOTE_ENABLED, DeletedTopic, is_true
+from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.cluster.replicas.partition import Partition
+from strandline.storage.errors import StorageError
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
@@ -26,6 +29,8 @@ from strandline.storage.tiering.log.unified_log import UnifiedLog
 
 if TYPE_CHECKING:
     from strandline.storage.tiering.manager.manager import TieringManager
+
+log = logging.getLogger(__name__)
 
 
 class LocalTier:
@@ -55,6 +60,12 @@ class LocalTier:
         """Builds the partition's log over its tiers. `is_new`: the partition had none."""
         start = None if is_new else self._log_starts.get(local.topic_partition)
         return UnifiedLog(local, log_start_offset=start, executor=self._lookups)
+
+    async def fill(self, created: Mapping[TopicPartition, LocalLog], *, must_be_read: bool) -> None:
+        """Called with new logs of partitions that had one before, which is lost, or elsewhere.
+
+        Raises StorageError if `must_be_read`, and what the bucket has of them cannot be read.
+        """
 
     def begin_leading(self, unified_log: UnifiedLog, led: PartitionImage) -> None:
         """Called when this broker leads the partition under a new epoch."""
@@ -165,6 +176,34 @@ class BothTiers(LocalTier):
 
 class SharedTiers(BothTiers):
     """Both tiers of one of several brokers. The notes of purges come from the mirror."""
+
+    def __init__(
+        self,
+        manager: TieringManager,
+        log_starts: Mapping[TopicPartition, Offset],
+        *,
+        lookups: Executor,
+        fill_log: Callable[[LocalLog], Awaitable[None]],
+    ) -> None:
+        """`fill_log` writes the state of a coordinator that the bucket has into an empty log; it
+        raises StorageError.
+        """
+        super().__init__(manager, log_starts, lookups=lookups)
+        self._fill_log = fill_log
+
+    async def fill(self, created: Mapping[TopicPartition, LocalLog], *, must_be_read: bool) -> None:
+        for key, local in created.items():
+            if key.topic not in INTERNAL_TOPICS:
+                continue
+            try:
+                await self._fill_log(local)
+            except StorageError as error:
+                if must_be_read:
+                    raise
+                log.error(
+                    "a lost log is not filled from the bucket",
+                    extra={"fields": {"partition": str(key), "reason": str(error)}},
+                )
 
     def changed(self, topic: TopicImage) -> None:
         """The bucket is purged by the caretaker, which may have no partition of the topic."""

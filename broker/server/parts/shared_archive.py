@@ -8,9 +8,11 @@ A broker without an archive does not load this module (docs/decisions/0010).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from strandline.broker.cluster.archive.caretaker import (
@@ -19,20 +21,28 @@ from strandline.broker.cluster.archive.caretaker import (
     caretaker_of,
 )
 from strandline.broker.cluster.archive.cluster_mirror import ClusterMirror
+from strandline.broker.cluster.metadata.features import TRANSACTION_VERSION
+from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.tiers import SharedTiers
 from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.coordination.archive.takeover import taken_over
+from strandline.broker.coordination.transactions.transaction import TransactionVersion
 from strandline.broker.server.environment import Environment
 from strandline.broker.server.parts.archive import RemoteTier
 from strandline.broker.server.parts.archiving import ArchiveParts, archive_mark
 from strandline.broker.server.parts.coordinators import CoordinatorParts
 from strandline.broker.server.parts.membership import MembershipParts
 from strandline.broker.server.parts.metadata import MetadataParts
+from strandline.broker.server.parts.part import in_worker
 from strandline.broker.server.parts.storage import StorageParts
 from strandline.broker.server.upkeep.archive_upkeep import CLAIM_WAIT_S, start_tiering
 from strandline.broker.server.upkeep.caretaking import Caretaking
 from strandline.broker.server.upkeep.claim import ArchiveClaim
+from strandline.storage.local.log.log import LocalLog
 from strandline.storage.remote.object_store.interface import ObjectStore
+
+log = logging.getLogger(__name__)
 
 # Kafka's broker.session.timeout.ms: the controllers name another caretaker after that time.
 HEARD_S_MAX: Final = 9.0
@@ -120,7 +130,21 @@ class SharedArchive:
                 tier.manager,
                 self._storage.log_dirs.log_start_offsets,
                 lookups=self._environment.workers.lookups,
+                fill_log=partial(_fill, self._environment, self._store, view),
             ),
+        )
+
+
+async def _fill(
+    environment: Environment, store: ObjectStore, view: MetadataView, local: LocalLog
+) -> None:
+    """Writes what the bucket has of a coordinator's partition into its empty log."""
+    version = TransactionVersion(view.image.finalized_level(TRANSACTION_VERSION))
+    fill = partial(taken_over, store, local, version, environment.clock.now_ms())
+    if await in_worker(environment.workers.manifests, fill):
+        log.warning(
+            "a coordinator's partition is taken over from the bucket",
+            extra={"fields": {"partition": str(local.topic_partition)}},
         )
 
 
