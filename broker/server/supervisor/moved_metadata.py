@@ -8,27 +8,39 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Final
 
-from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.image import NO_LEADER, MetadataImage
 from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.cluster.replicas.tiers import is_tiered
-from strandline.broker.controller.heartbeats import fence, unregister
-from strandline.broker.controller.messages import FenceBroker
 from strandline.broker.protocol.formats.metadata_records import (
+    BrokerRegistrationChangeRecord,
     MetadataRecord,
     PartitionChangeRecord,
+    UnregisterBrokerRecord,
 )
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.plurals import counted
 
 SHOWN_MAX: Final = 10
+FENCE: Final = 1
 
 
 def led_by_none(image: MetadataImage, node_id: NodeId) -> Sequence[MetadataRecord]:
     """Fences the lone broker, whose process has ended: its next one may register at once."""
     broker = image.brokers.get(node_id)
-    if broker is None:
+    if broker is None or broker.fenced:
         return ()
-    return fence(image, FenceBroker(node_id, broker.broker_epoch)).records
+    without_leader = [
+        PartitionChangeRecord(
+            partition_id=partition.partition, topic_id=topic.topic_id, leader=NO_LEADER
+        )
+        for topic in image.topics.values()
+        for partition in topic.partitions
+        if partition.leader == node_id
+    ]
+    fenced = BrokerRegistrationChangeRecord(
+        broker_id=node_id, broker_epoch=broker.broker_epoch, fenced=FENCE
+    )
+    return [*without_leader, fenced]
 
 
 def led_by_one(image: MetadataImage, node_id: NodeId) -> Sequence[MetadataRecord]:
@@ -50,10 +62,9 @@ def led_by_one(image: MetadataImage, node_id: NodeId) -> Sequence[MetadataRecord
 def without_brokers(image: MetadataImage, kept: Container[NodeId]) -> Sequence[MetadataRecord]:
     """Unregisters the brokers that are not kept, which have no partition."""
     return [
-        record
+        UnregisterBrokerRecord(broker_id=node_id, broker_epoch=image.brokers[node_id].broker_epoch)
         for node_id in sorted(image.brokers)
         if node_id not in kept
-        for record in unregister(image, node_id).records
     ]
 
 
