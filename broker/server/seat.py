@@ -25,6 +25,7 @@ from strandline.broker.server.parts.membership import (
     connect_to_controllers,
 )
 from strandline.broker.server.parts.metadata import MetadataParts
+from strandline.broker.server.parts.replication import InSyncWatch, ReplicationParts
 from strandline.broker.server.parts.storage import StorageParts, open_log_dirs
 from strandline.storage.errors import InvalidConfig
 
@@ -47,8 +48,19 @@ async def start_seat(
         storage.log_dirs.log_start_offsets,
         lookups=environment.workers.lookups,
     )
-    replicas = await serve_partitions(environment, storage, metadata, tiers=tiers)
     elsewhere = ElsewhereParts.make(environment, config, metadata, spawn=spawn)
+    replication = ReplicationParts.make(
+        environment,
+        config,
+        metadata,
+        elsewhere,
+        membership.alterations,
+        broker_epoch=lambda: membership.manager.epoch,
+    )
+    replicas = await serve_partitions(
+        environment, storage, metadata, tiers=tiers, replication=replication.replication
+    )
+    watch = InSyncWatch.make(replicas, lag_ms_max=config.replica_fetch.lag_ms_max)
     coordinators = await CoordinatorParts.make(
         environment, storage, metadata, replicas, others=elsewhere.brokers
     )
@@ -69,7 +81,17 @@ async def start_seat(
         spawn=spawn,
         forwarder=membership.forwarder,
     )
-    return Started(front, storage, membership, metadata, elsewhere, coordinators, logs)
+    return Started(
+        front,
+        storage,
+        membership,
+        metadata,
+        elsewhere,
+        replication,
+        watch,
+        coordinators,
+        logs,
+    )
 
 
 def check_seat(config: BrokerConfig) -> None:

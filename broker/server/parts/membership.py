@@ -99,6 +99,8 @@ class MembershipParts(Part):
     controller: RemoteController
     forwarder: Forwarder
     manager: LifecycleManager
+    # For changes of in-sync sets.
+    alterations: ControllerChannel
     # Returns when something is so in the view.
     until: Callable[[Callable[[], bool]], Awaitable[None]]
     node_id: int
@@ -177,6 +179,7 @@ class MembershipParts(Part):
             ),
             forwarder=Forwarder(channel(), clock),
             manager=manager,
+            alterations=channel(),
             until=feed.until,
             node_id=config.node_id,
             hands_over=settings.hands_over,
