@@ -124,7 +124,7 @@ class ReplicaFetches:
         session = fetch.session
         fetch.answers, fetch.total_bytes = [], 0
         for one in tuple(session.dirty):
-            answer, has_more = self._read_one(fetch, one, now_ms)
+            answer, is_finished = self._read_one(fetch, one, now_ms)
             fetch.answers.append((one, answer))
             if answer.records_bytes:
                 # Others come first in the next answer.
@@ -132,15 +132,17 @@ class ReplicaFetches:
             if answer.error_code or answer.diverging_epoch is not None:
                 fetch.must_answer = True
                 session.dirty[one] = None
-            elif has_more or answer.records_bytes:
-                session.dirty[one] = None
-            else:
+            elif is_finished:
                 session.dirty.pop(one, None)
+            else:
+                session.dirty[one] = None
 
     def _read_one(
         self, fetch: _Fetch, one: FollowedPartition, now_ms: float | None
     ) -> tuple[FetchResponsePartition, bool]:
-        """Returns the answer of a partition, and whether it has records that are not in it."""
+        """Returns the answer of a partition, and whether the next fetch need not look at it: it has
+        no further records, and the follower is in sync.
+        """
         partition = self._found(fetch.session, one)
         index = one.key[1]
         if isinstance(partition, LeaderRefusal):
@@ -168,7 +170,10 @@ class ReplicaFetches:
                     broker_epoch=fetch.broker_epoch,
                 )
             if offset == unified_log.end_offset:
-                return records_answer(index, partition, (), 0, Isolation.READ_UNCOMMITTED), False
+                # One that may not join yet may do so later, without a record in between.
+                is_in_sync = fetch.session.broker_id in leading.in_sync.committed
+                answer = records_answer(index, partition, (), 0, Isolation.READ_UNCOMMITTED)
+                return answer, is_in_sync
             budget = min(one.partition_bytes_max, fetch.bytes_max - fetch.total_bytes)
             read = unified_log.read(
                 offset,
@@ -189,7 +194,7 @@ class ReplicaFetches:
         parts, size_bytes = ((), 0) if read.range is None else ((read.range,), read.range.length)
         fetch.total_bytes += size_bytes
         answer = records_answer(index, partition, parts, size_bytes, Isolation.READ_UNCOMMITTED)
-        return answer, True
+        return answer, False
 
     def _found(self, session: ReplicaSession, one: FollowedPartition) -> Partition | LeaderRefusal:
         """Returns the partition, if this broker leads it with this follower."""

@@ -115,9 +115,15 @@ class Control:
         await self.change(leader=leader, isr=isr)
 
     async def fence(self, node_id: int) -> None:
+        await self._set_fenced(node_id, 1)
+
+    async def unfence(self, node_id: int) -> None:
+        await self._set_fenced(node_id, -1)
+
+    async def _set_fenced(self, node_id: int, fenced: int) -> None:
         epoch = self.image.brokers[node_id].broker_epoch
         await self.apply(
-            BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=epoch, fenced=1)
+            BrokerRegistrationChangeRecord(broker_id=node_id, broker_epoch=epoch, fenced=fenced)
         )
 
 

@@ -154,7 +154,7 @@ def test_fewer_in_sync_than_the_minimum_take_no_record_that_is_to_be_replicated(
     asyncio.run(shrink())
 
 
-def test_a_fenced_broker_does_not_join(tmp_path: Path) -> None:
+def test_a_fenced_broker_does_not_join_before_it_is_unfenced(tmp_path: Path) -> None:
     async def fence() -> None:
         async with cluster(tmp_path) as control:
             await control.fence(2)
@@ -163,6 +163,9 @@ def test_a_fenced_broker_does_not_join(tmp_path: Path) -> None:
             end = leader.append()
             await until(lambda: follower.partition.high_watermark == end)
             assert control.proposals == []
+            # It joins without a record in between.
+            await control.unfence(2)
+            await until(lambda: control.image.topics["t"].partitions[0].isr == (1, 2))
 
     asyncio.run(fence())
 
