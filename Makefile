@@ -68,6 +68,10 @@ demo: $(DEMO) $(MINISTACK) java ## the main job on real data: produce, archive t
 	@$(MAKE) $(JAR)
 	@$(PY) -m demo $(DEMO_ARGS)
 
+.PHONY: demo-cluster
+demo-cluster: $(DEMO) ## three brokers, a producer and a group, and kill -9 of one: how long its partitions wait
+	@$(PY) -m demo.cluster $(DEMO_ARGS)
+
 .PHONY: test
 test: $(DEV) commands ## everything CI runs: static checks and all tests
 	@$(SIDE_BY_SIDE) static collect $(MINISTACK) jar

@@ -299,8 +299,9 @@ def _serve(options: argparse.Namespace) -> int:
     from strandline.broker.config.loading import warn_of_unused_archive
     from strandline.broker.server.logs import set_up_logging
     from strandline.broker.server.parts.front import check_listeners
-    from strandline.broker.server.process import SUPERVISED, run
+    from strandline.broker.server.process import run
     from strandline.broker.server.roles import role_of
+    from strandline.broker.server.supervised import SUPERVISED
     from strandline.broker.server.upkeep.folder_marks import check_no_replica
 
     set_up_logging(options.log_level, process=os.environ.get(SUPERVISED, ""))

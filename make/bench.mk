@@ -36,3 +36,7 @@ $(LAKE_JARS): bench/lake/pom.xml
 .PHONY: bench-lake
 bench-lake: $(DEV) jar $(LAKE_JARS) ## measure Spark over the archive beside its Kafka source and Parquet (0.7 GB of jars)
 	@$(PY) -m bench.lake.run $(BENCH_ARGS)
+
+.PHONY: bench-cluster
+bench-cluster: $(DEV) kafka-jars ## three brokers of ours beside three of Apache Kafka (BENCH_ARGS=--only ROW)
+	@$(PY) -m bench.clusters.run $(BENCH_ARGS)

@@ -31,4 +31,4 @@ site: $(DEV) ## the pages as a site with a search, in build/site; every link is 
 
 .PHONY: clean-all
 clean-all: clean ## remove the environments and the demo's and benchmark's data too
-	rm -rf $(VENV) $(MINISTACK_VENV) demo-data bench-data localstack/.venv localstack/.volume
+	rm -rf $(VENV) $(MINISTACK_VENV) demo-data demo-data-cluster bench-data localstack/.venv localstack/.volume

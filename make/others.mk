@@ -15,9 +15,16 @@ interop: $(DEV) $(MINISTACK) jar $(addprefix bench-data/jvm/,clients-4.x/.instal
 takeover: $(DEV) kafka-jars ## folders of an Apache Kafka: partitions opened, appended to, given back; its metadata log read
 	@$(PY) -m tests.compat.takeover
 
+# Older releases of Apache Kafka, whose controllers a strandline broker meets too.
+OLDER_KAFKAS := $(foreach release,4.0.0 4.1.0 4.2.0 4.3.1,bench-data/kafka-$(release)/.installed)
+
+bench-data/kafka-%/.installed: tests/compat/mixed/kafka.xml
+	@KAFKA=$* scripts/java-libraries $< $(@D)
+	@touch $@
+
 .PHONY: mixed
-mixed: $(DEV) kafka-jars ## Apache Kafka's controller, one Apache broker and one strandline broker: all clients, kills, a stop
-	$(PYTEST) tests/compat/mixed/check_mixed.py --durations=5
+mixed: $(DEV) kafka-jars $(OLDER_KAFKAS) ## three controllers and a broker of Apache Kafka, two strandline brokers: all clients, kills, restarts, each Kafka 4
+	$(PYTEST) tests/compat/mixed/check_*.py --durations=5
 
 .PHONY: kafka-brokers
 kafka-brokers: $(DEV) kafka-jars ## brokers of Apache Kafka under our controller, with kills

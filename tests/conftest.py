@@ -86,6 +86,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """What was frozen is collected at the end: libraries print what they find alive then."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def s3_described_once() -> Iterator[None]:
     """The description of S3 is read once in a worker: boto3 reads it for each session anew.

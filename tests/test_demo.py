@@ -53,3 +53,20 @@ def run_demo(data: Path) -> tuple[int, str]:
             demo.terminate()
             output, _ = demo.communicate(timeout=60)
         return demo.returncode, output
+
+
+@pytest.mark.heavy
+@pytest.mark.slow
+@pytest.mark.clients
+def test_a_cluster_whose_broker_is_killed_keeps_what_it_acknowledged(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "demo.cluster", "--data", str(tmp_path / "data")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS_MAX,
+    )
+    assert done.returncode == 0, done
+    assert "All comparisons held" in done.stdout
+    assert "the gap: " in done.stdout

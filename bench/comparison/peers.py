@@ -287,13 +287,22 @@ def kafka_version() -> str:
 
 
 def kafka_java(
-    main: str, *arguments: str, options: tuple[str, ...] = (), more_classes: Path | None = None
+    main: str,
+    *arguments: str,
+    options: tuple[str, ...] = (),
+    more_classes: Path | None = None,
+    libraries: Path | None = None,
 ) -> list[str]:
-    """The command that runs a class of Kafka's libraries. Raises RuntimeError without them."""
-    if not _clients_jar().exists():
+    """The command that runs a class of Kafka's libraries, by default of those of the benchmarks.
+
+    Raises RuntimeError without them.
+    """
+    if libraries is None and not _clients_jar().exists():
         raise RuntimeError(f"no Kafka under {KAFKA_LIBRARIES}: run `make kafka-jars`")
     logging = f"-Dlog4j2.configurationFile={REPOSITORY / 'bench' / 'comparison' / 'log4j2.yaml'}"
-    classes = f"{KAFKA_LIBRARIES}/*" + ("" if more_classes is None else f":{more_classes}")
+    classes = f"{libraries or KAFKA_LIBRARIES}/*" + (
+        "" if more_classes is None else f":{more_classes}"
+    )
     return [_java(), *options, logging, "-cp", classes, main, *arguments]
 
 

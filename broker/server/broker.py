@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import ExitStack
 from typing import TypeAlias
@@ -65,6 +66,13 @@ class Broker:
         """The first listener, with the port that it got."""
         assert self.started is not None
         return self.started.front.listener
+
+    def observe(self, connected: socket.socket) -> None:
+        """Answers the monitoring request that comes by a connection; closes it before the start."""
+        if self.started is None:
+            connected.close()
+        else:
+            self.started.front.observe(connected)
 
     async def start(self) -> None:
         """Runs all steps before the ready line. Raises StrandlineError."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from strandline.broker.cluster.metadata.active_controller import ActiveController
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
@@ -48,7 +49,13 @@ from strandline.broker.server.broker import Started
 from strandline.broker.server.decisions import controller_decisions, decisions
 from strandline.broker.server.environment import Environment
 from strandline.broker.server.logins.sasl import ConnectionHandlers
-from strandline.broker.server.parts.front import tls_of
+from strandline.broker.server.parts.front import (
+    http_tls,
+    kept_record,
+    listen_for_monitoring,
+    tls_of,
+    tls_sources,
+)
 from strandline.broker.server.parts.metadata import (
     MetadataParts,
     load_metadata,
@@ -57,8 +64,13 @@ from strandline.broker.server.parts.metadata import (
 from strandline.broker.server.parts.part import Front, in_worker
 from strandline.broker.server.parts.storage import StorageParts, open_log_dirs
 from strandline.broker.server.upkeep.sessions import SessionUpkeep
+from strandline.broker.telemetry.controller_rows import ControllerSources, controller_page
+from strandline.broker.telemetry.http_server import MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.storage.local.formats.checkpoint import decode_id
+
+if TYPE_CHECKING:
+    from strandline.broker.server.parts.record import KeptRecord
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +84,10 @@ class ControllerFront(Front):
 
     running: RunningConfig
     server: Server
+    metrics: MetricsServer
+    # Who did what here, if that is recorded.
+    record: KeptRecord | None
+    is_supervised: bool
     # Called when it listens, with its addresses.
     on_listening: Callable[[], Awaitable[None]]
 
@@ -80,11 +96,22 @@ class ControllerFront(Front):
         return self.running.static.listeners[0]
 
     async def listen(self) -> None:
+        metrics = self.running.static.metrics.listener
+        if metrics is not None and not self.is_supervised:
+            await listen_for_monitoring(self.metrics, metrics)
         self.running.bind(listen_at(self.running.static.listeners, self.server.listen))
         await self.on_listening()
 
+    def observe(self, connected: socket.socket) -> None:
+        self.metrics.attend(connected)
+
     def stop_serving(self) -> None:
         self.server.close()
+
+    async def end(self) -> None:
+        self.metrics.close()
+        if self.record is not None:
+            await self.record.close()
 
 
 async def start_controller(
@@ -186,12 +213,15 @@ async def _make_front(
         return KeptLog(feed.epoch, feed.end, directory_id, followers.observers(view.image.brokers))
 
     quorum = QuorumHandler(services, kept_log, running.advertised)
+    kept = kept_record(environment, metadata, replicas=None)
+    record = None if kept is None else kept.record
     handlers = make_controller_handlers(
         services,
         brokers=brokers,
         followers=followers,
         quorum=quorum,
         cluster=ClusterHandler(services, running.advertised),
+        record=record,
     )
     dispatcher = ControllerDispatcher(services, handlers, decoding=environment.workers.decoding)
     failed_logins = FailedLogins(clock)
@@ -203,7 +233,15 @@ async def _make_front(
         clock,
         failed_logins,
         worker=environment.workers.logins,
+        record=record,
         user_of=None if tls is None else partial(tls.user_of, clock),
+    )
+    handshakes = (
+        None
+        if tls is None
+        else tls.handshakes(
+            environment.workers.handshakes, clock, running.static.sasl.failed_delay_ms
+        )
     )
     server = Server(
         connected,
@@ -211,23 +249,43 @@ async def _make_front(
         clock=clock,
         spawn=spawn,
         network=environment.network,
-        handshakes=None
-        if tls is None
-        else tls.handshakes(
-            environment.workers.handshakes, clock, running.static.sasl.failed_delay_ms
-        ),
+        handshakes=handshakes,
         on_closed=brokers.disconnected,
+    )
+    sources = ControllerSources(
+        clock=clock,
+        requests=services.traffic,
+        server=server,
+        failed_logins=failed_logins.by_address,
+        metadata=view,
+        log_dirs=storage.log_dirs,
+        node_id=running.static.node_id,
+        feed=feed,
+        sessions=sessions,
+        time=time,
+        observer_count=lambda: len(followers.observers(view.image.brokers)),
+        tls=None if tls is None or handshakes is None else tls_sources(tls, handshakes, clock),
+        authorizer=metadata.authorizer,
+        lost_lines=None if kept is None else lambda: kept.lost_count,
     )
     upkeep = SessionUpkeep(metadata.controller, sessions, time, lambda: running.current.controller)
     return ControllerFront(
         running=running,
         server=server,
+        metrics=MetricsServer(
+            partial(controller_page, sources),
+            lambda: "" if server.is_listening else "stopping",
+            None if handshakes is None else http_tls(handshakes),
+        ),
+        record=kept,
+        is_supervised=environment.is_supervised,
         on_listening=begin,
         loops={
             "connection sweep": server.sweep_forever,
             "request windows": services.traffic.turn_forever,
             "requests": dispatcher.run,
             **connected.loops,
+            **({} if kept is None else kept.loops),
             **({} if tls is None else {"TLS": partial(tls.renew_forever, running, clock)}),
             "sessions": upkeep.fence_forever,
             "leaders": upkeep.balance_forever,

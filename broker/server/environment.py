@@ -30,9 +30,11 @@ class Environment:
     network: Network
     # Starts a program of ours as a child.
     start_child: Callable[[str], ChildProcess]
+    # A supervisor runs it beside others, and serves what they have in common.
+    is_supervised: bool = False
 
 
-def process_environment(config: BrokerConfig) -> Environment:
+def process_environment(config: BrokerConfig, *, is_supervised: bool = False) -> Environment:
     """Makes that of a process: its clock, threads, sockets, and the store of the configuration."""
     return Environment(
         clock=SystemClock(),
@@ -40,6 +42,7 @@ def process_environment(config: BrokerConfig) -> Environment:
         open_store=open_archive,
         network=SystemNetwork(),
         start_child=ChildProcess,
+        is_supervised=is_supervised,
     )
 
 

@@ -22,6 +22,7 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.server.broker import Broker, Role
 from strandline.broker.server.environment import process_environment
 from strandline.broker.server.standard_streams import drop_unwritable_output
+from strandline.broker.server.supervised import SupervisorChannel, is_supervised
 from strandline.storage.concurrency.resizable_pool import DefaultPool
 from strandline.storage.crash_points import check_environment
 from strandline.storage.files import private_files
@@ -33,8 +34,6 @@ OLD_MAX = 30_000
 # With a lower bound complete scans would not be rare: a thousand partitions have as many objects.
 FROZEN_MAX = 500_000
 _FULL = 2
-# In the environment of a process that a supervisor runs: its name, which log lines begin with.
-SUPERVISED = "STRANDLINE_SUPERVISED"
 # For what asyncio runs in a thread: names of hosts, and what has no pool of its own.
 OTHER_THREADS = 2
 
@@ -67,12 +66,13 @@ async def serve(config: BrokerConfig, role: Role) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             loop.add_signal_handler(number, stopping.begin)
-    if SUPERVISED in os.environ:
-        loop.add_reader(sys.stdin.fileno(), stopping.begin)  # its end: nothing is written to it
     others, collector = DefaultPool(OTHER_THREADS, "default"), GarbageCollector()
     loop.set_default_executor(others)
-    environment = process_environment(config)
+    environment = process_environment(config, is_supervised=is_supervised())
     broker = Broker(environment, config, role)
+    if environment.is_supervised:
+        channel = SupervisorChannel(sys.stdin.fileno(), observe=broker.observe, end=stopping.begin)
+        loop.add_reader(channel.descriptor, channel.read)
 
     def tell_ready() -> None:
         collector.start()

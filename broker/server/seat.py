@@ -15,6 +15,7 @@ from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.network.connection import Spawn
 from strandline.broker.server.broker import Started
 from strandline.broker.server.environment import Environment
+from strandline.broker.server.parts.assignments import AssignmentParts
 from strandline.broker.server.parts.coordinators import CoordinatorParts
 from strandline.broker.server.parts.elsewhere import ElsewhereParts
 from strandline.broker.server.parts.front import FrontParts
@@ -54,12 +55,13 @@ async def start_seat(
         config,
         metadata,
         elsewhere,
-        membership.alterations,
+        membership.channel(),
         broker_epoch=lambda: membership.manager.epoch,
     )
     replicas = await serve_partitions(
         environment, storage, metadata, tiers=tiers, replication=replication.replication
     )
+    folders = await AssignmentParts.make(environment, storage, membership, replicas)
     watch = InSyncWatch.make(replicas, lag_ms_max=config.replica_fetch.lag_ms_max)
     coordinators = await CoordinatorParts.make(
         environment, storage, metadata, replicas, others=elsewhere.brokers
@@ -71,6 +73,7 @@ async def start_seat(
         replicas,
         coordinators,
         broker_epoch=lambda: membership.manager.epoch,
+        on_moved=folders.assignments.check,
     )
     front = FrontParts.make(
         environment,
@@ -80,12 +83,14 @@ async def start_seat(
         logs,
         spawn=spawn,
         forwarder=membership.forwarder,
+        followed=membership.followed,
     )
     return Started(
         front,
         storage,
         membership,
         metadata,
+        folders,
         elsewhere,
         replication,
         watch,

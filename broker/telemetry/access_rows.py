@@ -8,11 +8,11 @@ from strandline.broker.authorization.authorizer import Authorizer
 from strandline.broker.security.acl import AclOperation, ResourceKind
 from strandline.broker.telemetry.exposition import Sample
 from strandline.broker.telemetry.families import Row, row_of, single
-from strandline.broker.telemetry.sources import Sources, TlsSources
+from strandline.broker.telemetry.sources import NodeSources, TlsSources
 
 
-def access_rows(sources: Sources) -> Iterator[Row]:
-    """Yields the families of what this broker has of them."""
+def access_rows(sources: NodeSources) -> Iterator[Row]:
+    """Yields the families of what this node has of them."""
     if sources.tls is not None:
         yield from _tls_rows(sources.tls)
     if sources.authorizer is not None:

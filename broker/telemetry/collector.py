@@ -3,7 +3,8 @@
 All values are read from the state itself when a page is requested, so no value can be stale.
 Counters are plain integers of their owners.
 
-The rows of the remote tier are in `tier_rows.py`; this module has the others.
+The rows of the remote tier are in `tier_rows.py`, those of every process in `common_rows.py`, those
+of a controller in `controller_rows.py`; this module has the others.
 
 The number of series is bounded: APIs, versions and error codes are tables of ours; partitions and
 committed offsets are shown up to `partitions_max` each, topics up to TOPICS_MAX, in the order of
@@ -12,24 +13,20 @@ their names, and `strandline_metrics_left_out` counts those left out. Totals inc
 
 from __future__ import annotations
 
-import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from strandline import __version__
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.coordination.classic.group import Group
 from strandline.broker.coordination.consumer.consumer_group import ConsumerGroup
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
 from strandline.broker.coordination.transactions.transaction import TransactionState
-from strandline.broker.network.server import Server
-from strandline.broker.protocol.schema.api import api_name
-from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.telemetry.access_rows import access_rows
+from strandline.broker.telemetry.common_rows import connection_rows, process_rows, request_rows
 from strandline.broker.telemetry.exposition import (
     LabelTexts,
     PageFormat,
@@ -46,8 +43,6 @@ from strandline.broker.telemetry.families import (
     row_of,
     single,
 )
-from strandline.broker.telemetry.process import process_figures
-from strandline.broker.telemetry.requests import QUANTILES, Durations, RequestTraffic
 from strandline.broker.telemetry.sources import Sources
 from strandline.broker.telemetry.tier_rows import tier_rows
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
@@ -82,15 +77,21 @@ def metrics_page(sources: Sources, wanted: PageFormat) -> Iterator[str]:
     An empty piece is a step of work without output. No piece takes a millisecond, however many
     partitions and topics there are.
     """
+    return written(_Page(sources).families(), wanted)
+
+
+def written(rows: Iterable[Step], wanted: PageFormat, *, ends: bool = True) -> Iterator[str]:
+    """Writes families as `metrics_page`; with `ends` they are the whole page."""
     texts: LabelTexts = {}
-    for row in _Page(sources).families():
+    for row in rows:
         if row is None:
             yield ""
             continue
         lines = write_family(*row, wanted, texts)
         while piece := "".join(islice(lines, SAMPLES_PER_PIECE)):
             yield piece
-    yield end_of(wanted)
+    if ends:
+        yield end_of(wanted)
 
 
 class _Page:
@@ -122,12 +123,8 @@ class _Page:
     def families(self) -> Iterator[Step]:
         sources, left_out = self._sources, self._left_out
         yield from self._look_up()
-        yield from _request_rows(sources.requests)
-        yield from _connection_rows(sources.server)
-        yield row_of(
-            "strandline_failed_logins_total",
-            [Sample(count, (address,)) for address, count in sources.failed_logins().items()],
-        )
+        yield from request_rows(sources.requests)
+        yield from connection_rows(sources.server, sources.failed_logins())
         yield from access_rows(sources)
         yield from self._traffic()
         yield from tier_rows(sources, self._all_partitions, topics=self._topics, left_out=left_out)
@@ -136,7 +133,7 @@ class _Page:
         yield from self._replicas()
         yield from _group_rows(sources, left_out)
         yield from self._transactions()
-        yield from self._process()
+        yield from process_rows(left_out)
 
     # --- topics and partitions -----------------------------------------------------------------
 
@@ -214,11 +211,15 @@ class _Page:
         yield single(f"{prefix}underreplicatedpartitions", 0)
         yield single(f"{prefix}underminisrpartitioncount", 0)
         yield single(f"{prefix}offlinereplicacount", offline)
-        prefix = "kafka_controller_kafkacontroller_"
-        yield single(f"{prefix}activecontrollercount", 1)
-        yield single(f"{prefix}offlinepartitionscount", offline)
-        yield single(f"{prefix}globaltopiccount", len(image.topics))
-        yield single(f"{prefix}globalpartitioncount", placed)
+        if sources.followed is None:
+            prefix = "kafka_controller_kafkacontroller_"
+            yield single(f"{prefix}activecontrollercount", 1)
+            yield single(f"{prefix}offlinepartitionscount", offline)
+            yield single(f"{prefix}globaltopiccount", len(image.topics))
+            yield single(f"{prefix}globalpartitioncount", placed)
+        else:
+            prefix = "kafka_server_broker_metadata_metrics_"
+            yield single(f"{prefix}last_applied_record_offset", sources.followed())
         yield single("kafka_server_kafkaserver_brokerstate", BROKER_RUNNING)
         purgatories = {
             "Fetch": sources.parked_fetches(),
@@ -240,7 +241,7 @@ class _Page:
             f"{prefix}incrementalfetchsessionevictions_total", sources.sessions.evictions_total
         )
         yield single("strandline_metadata_version", image.version)
-        yield row_of("strandline_log_directory_free_bytes", _free_space(sources.log_dirs))
+        yield row_of("strandline_log_directory_free_bytes", free_space(sources.log_dirs))
 
     def _transactions(self) -> Iterator[Step]:
         sources = self._sources
@@ -274,24 +275,6 @@ class _Page:
         yield single(f"{prefix}unknowndestinationqueuesize", found.waiting_markers)
         yield single(f"{prefix}logappendretryqueuesize", found.waiting_ends)
 
-    # --- the process ---------------------------------------------------------------------------
-
-    def _process(self) -> Iterator[Row]:
-        for name, value in process_figures().items():
-            yield single(name, value)
-        yield row_of(
-            "python_gc_collections_total",
-            [
-                Sample(found["collections"], (str(generation),))
-                for generation, found in enumerate(gc.get_stats())
-            ],
-        )
-        yield row_of("strandline_build_info", [Sample(1, (__version__,))])
-        yield row_of(
-            "strandline_metrics_left_out",
-            [Sample(count, (what,)) for what, count in sorted(self._left_out.items())],
-        )
-
 
 _LOG_GAUGES: Mapping[str, Callable[[Partition], int]] = {
     "size": lambda p: p.log.local.size_bytes,
@@ -320,104 +303,14 @@ def _percent(size_bytes: int, limit_bytes: int) -> int:
     return 100 * size_bytes // limit_bytes if limit_bytes > 0 else 0
 
 
-def _free_space(log_dirs: LogDirs) -> Iterator[Sample]:
+def free_space(log_dirs: LogDirs) -> Iterator[Sample]:
+    """Yields the space left under each log folder that is there."""
     for directory in log_dirs.directories:
         try:
             found = os.statvfs(directory.path)
         except OSError:
             continue  # Offline; its partitions are counted as such.
         yield Sample(found.f_bavail * found.f_frsize, (str(directory.path),))
-
-
-# --- requests and connections ------------------------------------------------------------------
-
-
-def _request_rows(requests: RequestTraffic) -> Iterator[Row]:
-    """Yields requests, errors, times and bytes, by API."""
-    prefix = "kafka_network_requestmetrics_"
-    apis = [(api_name(key), traffic) for key, traffic in requests.apis.items()]
-    yield row_of(
-        f"{prefix}requests_total",
-        (
-            Sample(count, (name, str(version)))
-            for name, traffic in apis
-            for version, count in traffic.versions()
-        ),
-    )
-    yield row_of(
-        f"{prefix}errors_total",
-        (
-            Sample(count, (name, _error_name(code)))
-            for name, traffic in apis
-            for code, count in traffic.codes()
-            if count
-        ),
-    )
-    asked = [(name, traffic) for name, traffic in apis if sum(traffic.by_version)]
-    for suffix, durations in (
-        ("totaltimems", [(name, t.total) for name, t in asked]),
-        ("requestqueuetimems", [(name, t.queue) for name, t in asked]),
-        ("localtimems", [(name, t.local) for name, t in asked]),
-        ("remotetimems", [(name, t.remote) for name, t in asked if t.remote.count]),
-    ):
-        yield row_of(prefix + suffix, _times(durations))
-    yield row_of(
-        f"{prefix}throttletimems",
-        _sums((name, t.throttle_s * 1000, t.throttled) for name, t in asked),
-    )
-    yield row_of(
-        f"{prefix}requestbytes",
-        _sums((name, t.request_bytes, sum(t.by_version)) for name, t in asked),
-    )
-    yield row_of(
-        f"{prefix}responsebytes",
-        _sums((name, t.response_bytes, t.total.count) for name, t in asked),
-    )
-    yield single("strandline_requests_refused_total", requests.refused_total)
-
-
-def _connection_rows(server: Server) -> Iterator[Row]:
-    """Yields counts of connections by outcome, and their memory."""
-    connections = server.statistics()
-    prefix = "kafka_server_socket_server_metrics_connection_"
-    yield single(f"{prefix}count", connections.connections)
-    yield single(f"{prefix}creation_total", connections.accepted_total)
-    yield single("strandline_connections_refused_total", connections.refused_total)
-    yield row_of(
-        "strandline_connections_closed_total",
-        [
-            Sample(connections.closed_idle_total, ("idle",)),
-            Sample(connections.closed_stalled_total, ("stalled",)),
-            Sample(connections.closed_login_total, ("login",)),
-            Sample(connections.closed_excess_total, ("excess",)),
-        ],
-    )
-    yield single("strandline_connections_logging_in", connections.logins)
-    yield single("strandline_connections_muted", connections.muted_connections)
-    yield single("strandline_receive_buffer_bytes", connections.receive_buffer_bytes)
-
-
-def _error_name(code: int) -> str:
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return str(code)
-
-
-def _times(rows: Iterable[tuple[str, Durations]]) -> Iterator[Sample]:
-    for name, durations in rows:
-        for quantile in QUANTILES:
-            yield Sample(
-                round(durations.quantile_s(quantile) * 1000, 6), (name,), quantile=quantile
-            )
-        yield Sample(durations.sum_s * 1000, (name,), "_sum")
-        yield Sample(durations.count, (name,), "_count")
-
-
-def _sums(rows: Iterable[tuple[str, float, int]]) -> Iterator[Sample]:
-    for name, total, count in rows:
-        yield Sample(total, (name,), "_sum")
-        yield Sample(count, (name,), "_count")
 
 
 # --- groups -------------------------------------------------------------------------------------

@@ -324,14 +324,6 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
     kafka_server_replicamanager_offlinereplicacount
         Partitions that the broker does not serve: their log folder failed, or had no room to
         create them.
-    kafka_controller_kafkacontroller_activecontrollercount
-        1: this broker decides.
-    kafka_controller_kafkacontroller_offlinepartitionscount
-        Partitions that no broker serves.
-    kafka_controller_kafkacontroller_globaltopiccount
-        Topics.
-    kafka_controller_kafkacontroller_globalpartitioncount
-        Partitions of topics.
     kafka_server_kafkaserver_brokerstate
         3: running.
     kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation}
@@ -343,10 +335,57 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         Partitions that fetch sessions remember.
     kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total
         Fetch sessions that the broker evicted for others.
+    kafka_server_broker_metadata_metrics_last_applied_record_offset
+        Last record of the controllers' log that is in force at this broker of a cluster; the
+        controller's lastcommittedrecordoffset less this is how far it is behind.
     strandline_metadata_version
         Entries of the metadata log.
     strandline_log_directory_free_bytes{directory}
         Space left under a log folder.
+"""),
+    "Controller": _families("""
+    kafka_controller_kafkacontroller_activecontrollercount
+        1: this node decides.
+    kafka_controller_kafkacontroller_offlinepartitionscount
+        Partitions that no broker serves.
+    kafka_controller_kafkacontroller_globaltopiccount
+        Topics.
+    kafka_controller_kafkacontroller_globalpartitioncount
+        Partitions of topics.
+    kafka_controller_kafkacontroller_activebrokercount
+        Brokers that are unfenced.
+    kafka_controller_kafkacontroller_fencedbrokercount
+        Brokers that are registered and fenced: they did not start yet, are down, or hang.
+    kafka_controller_kafkacontroller_controlledshutdownbrokercount
+        Brokers that hand over before they stop.
+    kafka_controller_kafkacontroller_brokerregistrationstate{broker}
+        State of a broker: 10 fenced, 20 in controlled shutdown, 30 active.
+    kafka_controller_kafkacontroller_timesincelastheartbeatreceivedms{broker}
+        Ms since the last heartbeat of a broker that has a session.
+    kafka_controller_kafkacontroller_preferredreplicaimbalancecount
+        Partitions that their first replica does not lead.
+    kafka_controller_kafkacontroller_lastcommittedrecordoffset
+        Last record of the metadata log.
+    kafka_controller_kafkacontroller_lastappliedrecordoffset
+        Last record of the metadata log that is in force at the controller.
+    kafka_server_raft_metrics_current_leader
+        Id of the active controller.
+    kafka_server_raft_metrics_current_epoch
+        Epoch of the controller.
+    kafka_server_raft_metrics_high_watermark
+        End of the metadata log that is committed.
+    kafka_server_raft_metrics_log_end_offset
+        End of the metadata log.
+    kafka_server_raft_metrics_number_of_voters
+        Controllers.
+    kafka_server_raft_metrics_number_of_observers
+        Brokers that follow the metadata log.
+"""),
+    "Several brokers": _families("""
+    strandline_supervised_up{broker}
+        1 if a process of several brokers answered for this page, 0 if it is away, starts or hangs.
+    strandline_supervised_restarts_total{broker}
+        How often a process ended and was started again.
 """),
     "Consumer groups": _families("""
     kafka_coordinator_group_groupmetadatamanager_numgroups{state}

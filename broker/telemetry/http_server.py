@@ -10,6 +10,9 @@ millisecond, and the next turn waits until they are sent, so a client that does 
 whole page. There is no password: bind the listener where only monitoring can reach it, or let it
 ask for certificates.
 
+The page may be made of what others answer: a supervisor asks its processes for theirs, and hands
+each a connection for it (`attend`), which the listener serves without having accepted it.
+
 With TLS each connection begins with a handshake by the context of that moment, as certificates are
 renewed. It costs the loop a millisecond, so handshakes begin one after the other, with pauses.
 """
@@ -18,11 +21,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+import socket
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from strandline.broker.telemetry.exposition import PageFormat
+from strandline.storage.concurrency.tasks import eager_start
 from strandline.storage.quiet_log import QuietLog, place_of
 
 if TYPE_CHECKING:
@@ -49,6 +55,8 @@ CONNECTION_S_MAX = 120.0
 HANDSHAKE_PAUSE_S = 0.02
 _OPENMETRICS = b"application/openmetrics-text"
 
+# Builds a page in pieces, perhaps of what it waits for first.
+MakePage = Callable[[PageFormat], Iterator[str] | Awaitable[Iterator[str]]]
 # Returns why clients cannot be served; empty if they can.
 Readiness = Callable[[], str]
 
@@ -68,7 +76,7 @@ class MetricsServer:
 
     def __init__(
         self,
-        page: Callable[[PageFormat], Iterator[str]],
+        page: MakePage,
         unready: Readiness,
         tls: HttpTls | None = None,
     ) -> None:
@@ -79,15 +87,31 @@ class MetricsServer:
         self._handshake_turn = asyncio.Lock()
         self._quiet_log = QuietLog(log)
         self._connections: set[asyncio.StreamWriter] = set()
+        self._handed: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
         """Starts serving; returns the port. Raises OSError if the address cannot be bound."""
         self._server = await asyncio.start_server(
-            self._serve, host or None, port, limit=REQUEST_BYTES_MAX
+            partial(self._serve, self._tls), host or None, port, limit=REQUEST_BYTES_MAX
         )
         bound_port: int = self._server.sockets[0].getsockname()[1]
         return bound_port
+
+    def attend(self, connected: socket.socket) -> None:
+        """Serves a connection that was handed over by somebody of this machine, without TLS."""
+        task = eager_start(self._attend(connected))
+        self._handed.add(task)
+        task.add_done_callback(self._handed.discard)
+
+    async def _attend(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        try:
+            reader, writer = await asyncio.open_connection(sock=connected, limit=REQUEST_BYTES_MAX)
+        except OSError:
+            connected.close()
+            return
+        await self._serve(None, reader, writer)
 
     def close(self) -> None:
         if self._server is not None:
@@ -98,13 +122,15 @@ class MetricsServer:
     def __repr__(self) -> str:
         return f"<MetricsServer {len(self._connections)} connections>"
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, tls: HttpTls | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Answers one request; aborts a connection that is silent, too old, or gone."""
         self._connections.add(writer)
         try:
             async with asyncio.timeout(CONNECTION_S_MAX):
-                if self._tls is not None:
-                    await self._shake_hands(self._tls, writer)
+                if tls is not None:
+                    await self._shake_hands(tls, writer)
                 await self._answer(reader, writer)
                 writer.close()
                 # A client may leave the rest of its answer unread.
@@ -163,7 +189,7 @@ class MetricsServer:
                 wanted = (
                     PageFormat.OPENMETRICS if _prefers_openmetrics(headers) else PageFormat.TEXT
                 )
-                pieces = self._page(wanted) if with_body else iter(())
+                pieces = await self._pieces(wanted) if with_body else iter(())
                 await _send_page(writer, wanted, pieces, is_chunked=version != b"HTTP/1.0")
             case b"/healthz":
                 writer.write(_answer(200, "ok\n", with_body=with_body))
@@ -173,6 +199,10 @@ class MetricsServer:
                 writer.write(_answer(status, f"{reason or 'ok'}\n", with_body=with_body))
             case _:
                 writer.write(_answer(404, "/metrics, /healthz, /readyz\n", with_body=with_body))
+
+    async def _pieces(self, wanted: PageFormat) -> Iterator[str]:
+        made = self._page(wanted)
+        return await made if isinstance(made, Awaitable) else made
 
 
 async def _send_page(

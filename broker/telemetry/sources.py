@@ -78,14 +78,27 @@ class TlsSources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """The parts of a broker that the page reads."""
+class NodeSources:
+    """What every node has that the page reads."""
 
     clock: Clock
     requests: RequestTraffic
     server: Server
     failed_logins: Callable[[], Mapping[str, int]]
     metadata: MetadataView
+    log_dirs: LogDirs
+    # Without a listener that has TLS None.
+    tls: TlsSources | None = None
+    # Without an authorizer None.
+    authorizer: Authorizer | None = None
+    # Without a record None.
+    lost_lines: Callable[[], int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources(NodeSources):
+    """The parts of a broker that the page reads."""
+
     replicas: ReplicaManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
@@ -94,15 +107,10 @@ class Sources:
     open_transaction_s: Callable[[TopicPartition, Offset], float]
     sessions: SessionFigures
     parked_fetches: Callable[[], int]
-    log_dirs: LogDirs
     partitions_max: int
     cold_pace: ColdPace
     cleaner: CleanerFigures
     # Without an object store None.
     archive: ArchiveSources | None
-    # Without a listener that has TLS None.
-    tls: TlsSources | None = None
-    # Without an authorizer None.
-    authorizer: Authorizer | None = None
-    # Without a record None.
-    lost_lines: Callable[[], int] | None = None
+    # The last record of the controllers' log that is in force here; None if this broker decides.
+    followed: Callable[[], Offset] | None = None

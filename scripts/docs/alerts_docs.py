@@ -36,6 +36,7 @@ _OF_CHANGE = re.compile(r"\b(rate|delta|predict_linear)\(")
 
 _TITLES = {
     "strandline-broker": "The broker",
+    "strandline-cluster": "Several brokers",
     "strandline-disk": "Disks and logs",
     "strandline-archive": "The archive",
     "strandline-clients": "Clients",

@@ -8,7 +8,7 @@ already: Go, and Node.js with what KafkaJS lists for its development in `node_mo
 Only what speaks to a broker is run: a test file counts if it calls one of the helpers that make a
 client. kgo's tests find the broker by their environment; they come over TLS, with a certificate of
 their own, and those of logins over a listener of SASL. KafkaJS's expect three brokers at ports of
-its own; one broker listens at all of them.
+its own.
 """
 
 from __future__ import annotations
@@ -37,12 +37,8 @@ KGO_TEST = re.compile(r"^func (Test\w+)\(", re.MULTILINE)
 KAFKAJS_HELPERS = re.compile(
     r"\b(plainTextBrokers|connectionOpts|createConnectionPool|createCluster)\("
 )
-# By listener and number of the broker.
-KAFKAJS_PORTS: Mapping[str, Sequence[int]] = {
-    "PLAINTEXT": (9092, 9095, 9098),
-    "SSL": (9093, 9096, 9099),
-    "SASL_SSL": (9094, 9097, 9100),
-}
+# Of the first broker; each next one has three more.
+KAFKAJS_PORTS: Mapping[str, int] = {"PLAINTEXT": 9092, "SSL": 9093, "SASL_SSL": 9094}
 KAFKAJS_USERS = {"test": "testtest", "alice": "alicealice", "bob": "bobbob"}
 KAFKAJS_SCRAM = (
     ("testscram", "SCRAM-SHA-256", "testtestscram=256"),
@@ -169,27 +165,17 @@ def kgo_outcomes(lines: Sequence[str]) -> Iterator[Outcome]:
 
 
 def kafkajs_broker(broker: BrokerProcess) -> Mapping[str, str]:
-    """Settings of the broker that takes the place of the three, as theirs are."""
-    names = {
-        f"{protocol}{number or ''}": (protocol, port)
-        for protocol, ports in KAFKAJS_PORTS.items()
-        for number, port in enumerate(ports)
-    }
-    addresses = ",".join(f"{name}://localhost:{port}" for name, (_, port) in names.items())
-    protocols = ",".join(f"{name}:{protocol}" for name, (protocol, _) in names.items())
+    """Settings of the first of three, as theirs are; the others have the ports behind."""
+    addresses = ",".join(f"{name}://localhost:{port}" for name, port in KAFKAJS_PORTS.items())
+    broker.port = KAFKAJS_PORTS["PLAINTEXT"]
     return {
         "listeners": addresses,
         "advertised.listeners": addresses,
-        "listener.security.protocol.map": protocols,
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         "num.partitions": "2",
         "group.initial.rebalance.delay.ms": "0",
         **tls_settings(broker.folder / "tls"),
-        **{
-            f"listener.name.{name.lower()}.plain.sasl.jaas.config": plain_users(KAFKAJS_USERS)
-            for name, (protocol, _) in names.items()
-            if protocol == "SASL_SSL"
-        },
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": plain_users(KAFKAJS_USERS),
     }
 
 

@@ -36,6 +36,7 @@ from tests.compat.judging import PAGE, Outcome, left_out, page, surprises
 from tests.compat.librdkafka_ways import PLAINTEXT, Way
 from tests.compat.source_suites import SOURCE_SUITES
 from tests.support.broker import REPOSITORY, BrokerProcess
+from tests.support.brokers_process import BrokersProcess
 
 SOURCES = Path(os.environ.get("STRANDLINE_COMPAT_FOLDER", REPOSITORY / "bench-data" / "compat"))
 SUITES = ("kafka-python", "librdkafka")
@@ -339,14 +340,20 @@ def _last_words(said: str, result: str) -> str:
     return words[0].strip()[:200] if words else "it did not end in time, or crashed"
 
 
-def start_broker(folder: Path, scenario: str = DEFAULT_SCENARIO) -> BrokerProcess:
-    """A broker as the suites want it, not started yet."""
+def start_broker(
+    folder: Path, scenario: str = DEFAULT_SCENARIO, *, brokers: int = 1
+) -> BrokerProcess:
+    """A broker as the suites want it, or several, not started yet."""
     settings = {
         **SETTINGS,
         **SCENARIOS[scenario],
         "log.dirs": f"{folder / 'data1'},{folder / 'data2'}",
     }
-    broker = BrokerProcess(folder, settings=settings)
+    broker = (
+        BrokerProcess(folder, settings=settings)
+        if brokers == 1
+        else BrokersProcess(folder, settings=settings, brokers=brokers)
+    )
     # kafka-python looks whether it is said to be set.
     broker.settings["advertised.listeners"] = f"PLAINTEXT://{broker.bootstrap}"
     return broker
@@ -378,7 +385,7 @@ def _outcomes_of(suite: str, options: Options, console: Console) -> Iterator[Out
         sources(suite)
     for scenario in SCENARIOS if suite == "librdkafka" else (DEFAULT_SCENARIO,):
         with tempfile.TemporaryDirectory(prefix="strandline-compat-") as name:
-            broker = start_broker(Path(name), scenario)
+            broker = start_broker(Path(name), scenario, brokers=options.brokers)
             if suite in SOURCE_SUITES:
                 broker.settings.update(SOURCE_SUITES[suite].settings(broker))
             with broker:
@@ -393,7 +400,7 @@ def _outcomes_of(suite: str, options: Options, console: Console) -> Iterator[Out
                 yield outcome
     for way in librdkafka_ways.TESTS if suite == "librdkafka" else ():
         with tempfile.TemporaryDirectory(prefix="strandline-compat-") as name:
-            broker = start_broker(Path(name))
+            broker = start_broker(Path(name), brokers=options.brokers)
             with librdkafka_ways.secured(way, broker) as found:
                 for outcome in run_librdkafka(broker, only=options.only, way=found):
                     named = replace(outcome, test=found.named(outcome.test))
@@ -431,6 +438,7 @@ class Options(argparse.Namespace):
     fast: bool
     sources: Path | None
     write_page: bool
+    brokers: int
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -443,6 +451,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--write-page", action="store_true", help="write docs/reference/compatibility.md"
     )
+    parser.add_argument("--brokers", type=int, default=3, help="brokers of the cluster [3]")
     options = parser.parse_args(arguments, namespace=Options())
     console = Console(highlight=False, soft_wrap=True)
     outcomes: list[Outcome] = []

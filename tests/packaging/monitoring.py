@@ -19,6 +19,16 @@ DASHBOARD = ROOT / "deploy" / "grafana" / "strandline.json"
 # Prometheus makes these, not the broker.
 OF_PROMETHEUS = {"up", "ALERTS"}
 LABELS_OF_PROMETHEUS = {"job", "instance", "quantile", "alertstate", "alertname", "__name__"}
+# Of one page for several brokers: which of them.
+LABEL_OF_SEVERAL = "broker"
+# Only several brokers have these.
+OF_SEVERAL = {
+    "strandline_supervised_up",
+    "strandline_supervised_restarts_total",
+    "kafka_controller_kafkacontroller_fencedbrokercount",
+    "kafka_controller_kafkacontroller_lastcommittedrecordoffset",
+    "kafka_server_broker_metadata_metrics_last_applied_record_offset",
+}
 
 # Series that stand on the page only while something is wrong.
 WHILE_FAILING = {
@@ -82,7 +92,7 @@ def panel_queries() -> Iterator[Query]:
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         for target in panel.get("targets", ()):
             text = target["expr"].replace("$__rate_interval", "30s")
-            text = text.replace("$instance", ".*").replace("$topic", ".*")
+            text = text.replace("$instance", ".*").replace("$topic", ".*").replace("$broker", ".*")
             yield Query(where=panel["title"], expression=text)
 
 
@@ -91,6 +101,6 @@ def variable_queries() -> Iterator[Query]:
     for variable in json.loads(DASHBOARD.read_text())["templating"]["list"]:
         found = re.fullmatch(r"label_values\((.*), (\w+)\)", variable.get("definition", ""))
         if found:
-            text = found[1].replace("$instance", ".*")
+            text = found[1].replace("$instance", ".*").replace("$broker", ".*")
             expression = f"count by ({found[2]}) ({text})"
             yield Query(where=variable["name"], expression=expression)

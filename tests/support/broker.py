@@ -7,12 +7,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tests.support.forked import PYTHON_PATH, STRANDLINE, ForkedProcess, start_process
 from tests.support.ports import ReservedPort
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -25,7 +25,7 @@ END_TIMEOUT_S = 120.0
 class BrokerProcess:
     """`strandline serve` as a child process on a port of its own."""
 
-    program: tuple[str, ...] = (sys.executable, "-m", "strandline")
+    program: tuple[str, ...] = STRANDLINE
     command: tuple[str, ...] = ("serve",)
 
     def __init__(
@@ -43,7 +43,7 @@ class BrokerProcess:
         self._further: list[ReservedPort] = []
         self.port = self._reserved.number
         self.log_path = folder / "broker.log"
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | ForkedProcess | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -92,19 +92,18 @@ class BrokerProcess:
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
         with open(self.log_path, "ab") as log_file:
-            self._process = subprocess.Popen(
+            self._process = start_process(
                 command,
-                stdout=subprocess.PIPE,
-                stderr=log_file,
-                text=True,
-                cwd=self.folder,
-                env={
+                folder=self.folder,
+                environment={
                     "AWS_ACCESS_KEY_ID": "test",
                     "AWS_SECRET_ACCESS_KEY": "test",
                     **os.environ,
-                    "PYTHONPATH": str(REPOSITORY / ".namespace"),
+                    **PYTHON_PATH,
                     **self.environment,
                 },
+                stdout=subprocess.PIPE,
+                stderr=log_file,
             )
 
     def _await_ready(self) -> int:

@@ -28,6 +28,7 @@ from strandline.spark_lake import count
 from strandline.storage.errors import StrandlineError
 from tests.conftest import S3Bucket
 from tests.support.broker import REPOSITORY, BrokerProcess, eventually
+from tests.support.forked import STRANDLINE, ForkedProcess, start_process
 from tests.support.own_process import Printed, run_here
 from tests.support.page_blocks import Block
 from tests.support.ports import ReservedPort
@@ -45,7 +46,9 @@ COMMAND_S_MAX = 300.0
 READY_S_MAX = 120.0
 REPEATED_S_MAX = 60.0
 # One of ours from which a shell makes nothing but words.
-_PLAIN_COMMAND = re.compile(r"strandline (?!serve|restore)[^|<>;&$`()*?~\n]+")
+_PLAIN_WORDS = r"[^|<>;&$`()*?~\n]+"
+_PLAIN_COMMAND = re.compile(rf"strandline (?!serve|restore){_PLAIN_WORDS}")
+_PLAIN_SERVE = re.compile(rf"strandline serve{_PLAIN_WORDS}")
 
 FAST = {
     "remote.log.storage.system.enable": "true",
@@ -100,7 +103,7 @@ class Shell:
         self.folder = folder
         self.values = dict(values)
         self.environment = {**os.environ, **environment}
-        self._brokers: list[subprocess.Popen[str]] = []
+        self._brokers: list[subprocess.Popen[str] | ForkedProcess] = []
         self._known: dict[str, Printed] = {}
 
     def replaced(self, text: str) -> str:
@@ -174,15 +177,16 @@ class Shell:
 
     def _serve(self, command: str) -> Printed:
         log = self.folder / "broker.log"
-        with open(log, "a") as stderr:
-            broker = subprocess.Popen(
-                ["bash", "-c", f"exec {command}"],
-                cwd=self.folder,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
+        words = ["bash", "-c", f"exec {command}"]
+        if _PLAIN_SERVE.fullmatch(command):
+            words = [*STRANDLINE, *shlex.split(command, comments=True)[1:]]
+        with open(log, "ab") as stderr:
+            broker = start_process(
+                words,
+                folder=self.folder,
+                environment=self.environment,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
-                text=True,
             )
         self._brokers.append(broker)
         assert broker.stdout is not None

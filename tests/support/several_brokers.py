@@ -34,7 +34,8 @@ class SeveralBrokers:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
-        self.port = _free_ports(2 * brokers + 1) + 1
+        self.port = _free_ports(2 * brokers + 2) + 1
+        self.metrics = f"http://127.0.0.1:{self.port + 2 * brokers}"
         self.log_path = folder / "brokers.log"
         self.pids: dict[str, int] = {}
         self.lines: list[str] = []
@@ -47,6 +48,12 @@ class SeveralBrokers:
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{self.port + number}" for number in range(self._brokers))
+
+    @property
+    def pid(self) -> int:
+        """Of the supervisor."""
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def data(self) -> Path:
@@ -70,6 +77,7 @@ class SeveralBrokers:
         settings = (
             f"log.dirs={self.data}",
             f"listeners=PLAINTEXT://127.0.0.1:{self.port}",
+            f"strandline.metrics.listener={self.metrics}",
             *self._settings,
         )
         with open(self.log_path, "ab") as log_file:

@@ -38,9 +38,16 @@ def decode_response_header(api_key: int, version: int, frame: memoryview) -> tup
 class WireClient:
     """One connection; requests are answered in order."""
 
-    def __init__(self, port: int, host: str = "127.0.0.1", *, client_id: str = "test") -> None:
+    def __init__(
+        self,
+        port: int,
+        host: str = "127.0.0.1",
+        *,
+        client_id: str = "test",
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
         self._client_id = client_id
-        self._socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
+        self._socket = socket.create_connection((host, port), timeout=timeout_s)
         self._correlation_id = 0
 
     def __enter__(self) -> WireClient:

@@ -55,11 +55,12 @@ class ControllerChannel:
         *,
         code_of: Callable[[ResponseT], int],
         within_s: float | None = None,
+        answer_s: float | None = None,
     ) -> ResponseT:
         """Returns the answer of the active controller; `code_of` has its error.
 
         Raises PeerUnreachable if there is none in time, by default in that of a request, and
-        PeerTooOld if it does not know the request.
+        PeerTooOld if it does not know the request. One controller may take `answer_s` of that.
         """
         limit_s = self._request_s_max if within_s is None else within_s
         active: ActiveNode | None = None
@@ -71,7 +72,7 @@ class ControllerChannel:
                     active = await self._quorum.found()
                     try:
                         found = await self._peer_at(active.address).call(
-                            request, answer, timeout_s=limit_s
+                            request, answer, timeout_s=answer_s or limit_s
                         )
                     except PeerTooOld:
                         raise

@@ -20,6 +20,11 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 
 _CONTROLLERS: Final = 2
 _ANSWER_S_MAX: Final = 10.0
+# KIP-919 came with 3.7-IV0.
+_TOO_OLD: Final = (
+    "controllers under a metadata.version below 3.7 do not tell their cluster: raise it, or format"
+    " log.dirs as those of Kafka's brokers, by `kafka-storage.sh format --cluster-id ... --config`"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +66,8 @@ async def _ask(server: Address, connect: Connect) -> FoundCluster:
             connection.close()
     except PeerError as error:
         return FoundCluster(reason=str(error))
+    if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+        return FoundCluster(reason=f"{server}: {_TOO_OLD}")
     if answer.error_code:
         return FoundCluster(reason=f"{server}: {ErrorCode(answer.error_code).name}")
     return FoundCluster(cluster_id=answer.cluster_id)

@@ -98,6 +98,7 @@ class BrokerLifecycle:
     offline_dirs: set[uuid.UUID] = field(default_factory=set)
     _is_registered: bool = False
     _has_shutdown_answer: bool = False
+    _lacks_folders: bool = False
 
     @property
     def is_registered(self) -> bool:
@@ -178,9 +179,17 @@ class BrokerLifecycle:
         elif self.state is not BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             self.state = BrokerState.SHUTTING_DOWN
 
-    def register_again(self) -> None:
-        """The features or listeners are others, or the registration was removed."""
-        self._is_registered = False
+    def note_folders(self, *, are_missing: bool) -> bool:
+        """Registers again if the metadata have begun to want folders, and have none of this broker.
+
+        So it is after an upgrade to metadata.version 3.7-IV2 or higher: controllers dropped them
+        before (Kafka's BrokerRegistrationTracker). Returns whether it registers again.
+        """
+        begins = are_missing and not self._lacks_folders and self._is_registered
+        self._lacks_folders = are_missing
+        if begins:
+            self._is_registered = False
+        return begins
 
 
 def features_of(levels: Collection[tuple[str, range]]) -> list[RegisteringFeature]:

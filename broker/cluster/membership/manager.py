@@ -27,8 +27,10 @@ from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
-# Half of broker.session.timeout.ms: as Kafka's channel of heartbeats.
-ANSWER_S_MAX: Final = 4.5
+# broker.session.timeout.ms and its half, as Kafka's channel of heartbeats: a controller that stands
+# still leaves time for the next one.
+SESSION_S: Final = 9.0
+ANSWER_S_MAX: Final = SESSION_S / 2
 # As Kafka waits for a controlled shutdown.
 SHUTDOWN_S_MAX: Final = 300.0
 
@@ -56,12 +58,17 @@ class LifecycleManager:
         *,
         metadata_offset: Callable[[], Offset],
         failed_dirs: Callable[[], set[uuid.UUID]] = set,
+        lacks_folders: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`metadata_offset` is the last record that was applied, `failed_dirs` are offline."""
+        """`metadata_offset` is the last record that was applied, `failed_dirs` are offline.
+
+        `lacks_folders` says whether the metadata want folders of this broker and have none.
+        """
         self._lifecycle = lifecycle
         self._channel = channel
         self._metadata_offset = metadata_offset
         self._failed_dirs = failed_dirs
+        self._lacks_folders = lacks_folders
         self._quiet_log = QuietLog(log, clock)
         self._woken = asyncio.Event()
         self._changed = asyncio.Event()
@@ -85,6 +92,8 @@ class LifecycleManager:
         try:
             while not self._lifecycle.is_over:
                 self._lifecycle.offline_dirs |= self._failed_dirs()
+                if self._lifecycle.note_folders(are_missing=self._lacks_folders()):
+                    log.info("broker registers again: the metadata lack its log folders")
                 wait_ms = await self._communicate()
                 moved, self._changed = self._changed, asyncio.Event()
                 moved.set()
@@ -123,6 +132,9 @@ class LifecycleManager:
     async def _communicate(self) -> int:
         """Asks once; returns ms until the next request. Raises RegistrationRefused."""
         before = self.state
+        # Nobody waits long for a stop.
+        is_leaving = before is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        limit_s = ANSWER_S_MAX if is_leaving else SESSION_S
         request = self._lifecycle.next_request(self._metadata_offset())
         try:
             if isinstance(request, BrokerHeartbeatRequest):
@@ -130,7 +142,8 @@ class LifecycleManager:
                     request,
                     BrokerHeartbeatResponse,
                     code_of=lambda found: found.error_code,
-                    within_s=ANSWER_S_MAX,
+                    within_s=limit_s,
+                    answer_s=ANSWER_S_MAX,
                 )
                 self._note(heard.error_code)
                 wait_ms = self._lifecycle.heard(heard)
@@ -139,7 +152,8 @@ class LifecycleManager:
                     request,
                     BrokerRegistrationResponse,
                     code_of=lambda found: found.error_code,
-                    within_s=ANSWER_S_MAX,
+                    within_s=limit_s,
+                    answer_s=ANSWER_S_MAX,
                 )
                 self._note(answer.error_code)
                 wait_ms = self._lifecycle.registered(answer)
@@ -147,7 +161,7 @@ class LifecycleManager:
             self.last_refusal = str(error)
             # Never at once after a failure.
             self._woken.clear()
-            if before is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+            if is_leaving:
                 log.warning("stopping without a controller: its leaders are not moved first")
                 self._lifecycle.state = BrokerState.SHUTTING_DOWN
             return self._lifecycle.heartbeat_ms

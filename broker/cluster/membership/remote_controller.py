@@ -46,12 +46,22 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 # How long an answer waits for its change to come by the feed.
 ARRIVAL_S_MAX: Final = 15.0
+# A client's other requests wait behind the one that needs this, also those to partitions that are
+# led here: without a controller it is told to try again.
+ANSWER_S_MAX: Final = 2.0
 
 
 class ControllerAway(StorageError):
     """No controller answers, or it refuses: what was asked may have been done or not."""
 
     kafka_code = ErrorCode.REQUEST_TIMED_OUT
+
+
+class NoProducerIds(ControllerAway):
+    """There is no block of ids yet."""
+
+    # Not REQUEST_TIMED_OUT: older clients take that for the end of the producer.
+    kafka_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 class RemoteController:
@@ -93,13 +103,18 @@ class RemoteController:
                 raise AssertionError(f"{request} is not asked of a controller elsewhere")
 
     async def _allocate_ids(self) -> range:
-        answer = await self._ask(
-            AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self._broker_epoch()),
-            AllocateProducerIdsResponse,
-            lambda found: found.error_code,
-        )
+        try:
+            answer = await self._ask(
+                AllocateProducerIdsRequest(
+                    broker_id=self._node_id, broker_epoch=self._broker_epoch()
+                ),
+                AllocateProducerIdsResponse,
+                lambda found: found.error_code,
+            )
+        except ControllerAway as error:
+            raise NoProducerIds(str(error)) from error
         if answer.error_code:
-            raise ControllerAway(f"no producer ids: {ErrorCode(answer.error_code).name}")
+            raise NoProducerIds(f"no producer ids: {ErrorCode(answer.error_code).name}")
         first = answer.producer_id_start
         return range(first, first + answer.producer_id_len)
 
@@ -124,7 +139,7 @@ class RemoteController:
         code_of: Callable[[ResponseT], int],
     ) -> ResponseT:
         try:
-            return await self._channel.ask(request, answer, code_of=code_of)
+            return await self._channel.ask(request, answer, code_of=code_of, within_s=ANSWER_S_MAX)
         except PeerError as error:
             raise ControllerAway(str(error)) from error
 

@@ -78,12 +78,15 @@ class ReplicaMoves:
         worker: Executor,
         clock: Clock,
         cleaning_paused: Callable[[TopicPartition], AbstractContextManager[None]],
+        on_moved: Callable[[], None] = lambda: None,
     ) -> None:
         """`worker` makes the copies; it has no other work, which would wait behind gigabytes.
+        `on_moved` is called after each.
 
         A log is not compacted while it is copied, as in Kafka.
         """
         self._cleaning_paused = cleaning_paused
+        self._on_moved = on_moved
         self._replicas = replicas
         self._log_dirs = log_dirs
         self._worker = worker
@@ -246,6 +249,7 @@ class ReplicaMoves:
                 await self._abandon(move)
             else:
                 log.info("partition moved to another log folder", extra={"fields": fields})
+                self._on_moved()
             finally:
                 self._current = None
             return

@@ -20,6 +20,7 @@ from strandline.broker.cluster.metadata.image import NO_LEADER, PartitionImage, 
 from strandline.broker.cluster.metadata.placement import check_assignments
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
+from strandline.broker.handlers.metadata.reachable import Reachable
 from strandline.broker.handlers.services.authorized_operations import ALL_OF_A_TOPIC
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
@@ -66,12 +67,13 @@ class PartitionAdminHandlers:
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
         self._replicas = services.replicas
+        self._config = services.config
         self._page_partitions_max = services.config.partitions.described_max
 
     # --- DescribeTopicPartitions -------------------------------------------------------------
 
     def describe_topic_partitions(
-        self, request: DescribeTopicPartitionsRequest, _context: RequestContext
+        self, request: DescribeTopicPartitionsRequest, context: RequestContext
     ) -> DescribeTopicPartitionsResponse:
         refuse_flood(len(request.topics))
         topics = self._metadata.image.topics
@@ -89,6 +91,7 @@ class PartitionAdminHandlers:
                 ]
             )
         room = max(1, min(request.response_partition_limit, self._page_partitions_max))
+        reachable = Reachable(self._metadata.image, context.caller.listener, self._config)
         described: list[DescribedTopic] = []
         next_cursor: Cursor | None = None
         for name in sorted(name for name in names if name >= cursor.topic_name):
@@ -101,7 +104,7 @@ class PartitionAdminHandlers:
                 continue
             first = cursor.partition_index if name == cursor.topic_name else 0
             page = topic.partitions[first : first + room]
-            described.append(_described(topic, page))
+            described.append(_described(topic, page, reachable))
             room -= len(page)
             if first + len(page) < topic.partition_count:
                 next_cursor = Cursor(topic_name=name, partition_index=first + len(page))
@@ -249,7 +252,9 @@ def _code_of_missing(name: str) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _described(topic: TopicImage, partitions: Sequence[PartitionImage]) -> DescribedTopic:
+def _described(
+    topic: TopicImage, partitions: Sequence[PartitionImage], reachable: Reachable
+) -> DescribedTopic:
     return DescribedTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -258,13 +263,14 @@ def _described(topic: TopicImage, partitions: Sequence[PartitionImage]) -> Descr
         partitions=[
             DescribedTopicPartition(
                 partition_index=partition.partition,
-                leader_id=partition.leader,
+                leader_id=reachable.leader_of(partition),
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,
-                # Replicas that may be elected without being in sync: there are none.
-                eligible_leader_replicas=(),
-                last_known_elr=(),
+                # Replicas that may be elected without being in sync (KIP-966).
+                eligible_leader_replicas=partition.eligible_leader_replicas,
+                last_known_elr=partition.last_known_elr,
+                offline_replicas=reachable.offline_replicas(partition),
             )
             for partition in partitions
         ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from strandline.broker.handlers.admin.acls import AclHandlers
 from strandline.broker.handlers.admin.alter_configs import AlterConfigsHandlers
@@ -31,6 +32,9 @@ from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.broker.protocol.messages.fetch_snapshot import FetchSnapshotResponse
 from strandline.broker.protocol.schema.api import ApiKey
 
+if TYPE_CHECKING:
+    from strandline.broker.audit.record import AuditRecord
+
 
 def make_controller_handlers(
     services: NodeServices,
@@ -39,8 +43,13 @@ def make_controller_handlers(
     followers: FollowerHandlers,
     quorum: QuorumHandler,
     cluster: ClusterHandler,
+    record: AuditRecord | None = None,
 ) -> Mapping[ApiKey, Handler]:
-    """Makes the handlers of all that is served, ApiVersions excepted."""
+    """Makes the handlers of all that is served, ApiVersions excepted.
+
+    With a `record` it has what clients change here; what comes in an envelope is in the record of
+    the broker that sent it.
+    """
     admin = _admin_handlers(services, quorum)
     envelope = EnvelopeHandler(_guarded(admin, services), services.authorizer)
     own: dict[ApiKey, tuple[Handler, Refused]] = {
@@ -58,8 +67,13 @@ def make_controller_handlers(
         ApiKey.FETCH_SNAPSHOT: (followers.fetch_snapshot, FetchSnapshotResponse),
         ApiKey.ENVELOPE: (envelope.handle, EnvelopeResponse),
     }
+    direct = _guarded({**admin, ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster}, services)
+    if record is not None:
+        from strandline.broker.handlers.audit.changes import recorded_handlers
+
+        direct = recorded_handlers(direct, record)
     return {
-        **_guarded({**admin, ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster}, services),
+        **direct,
         **{key: for_brokers(handler, refused) for key, (handler, refused) in own.items()},
         ApiKey.SASL_HANDSHAKE: no_handshake,
         ApiKey.SASL_AUTHENTICATE: no_authenticate,

@@ -16,16 +16,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 
 from strandline.broker.cluster.metadata.controller_messages import (
     CreateTopics,
     NewTopic,
     TopicResult,
 )
-from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
+from strandline.broker.cluster.metadata.image import (
+    NO_LEADER,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
 from strandline.broker.config.listeners import Listener
 from strandline.broker.coordination.runtime.slots import coordinating_partition
+from strandline.broker.handlers.metadata.reachable import Reachable
 from strandline.broker.handlers.services.authorized_operations import (
     ALL_OF_A_TOPIC,
     ALL_OF_THE_CLUSTER,
@@ -67,6 +74,9 @@ ENDPOINT_CONTROLLERS = 2
 COORDINATOR_TOPICS = {0: OFFSETS_TOPIC, 1: TRANSACTION_TOPIC}
 FIRST_BATCHED_FIND_COORDINATOR = 4
 FIRST_VERSION_BY_TOPIC_ID = 12
+FIRST_WITH_LISTENER_NOT_FOUND = 6
+# Of a leader without the listener of the client, by whether it knows of that.
+LISTENER_FAULTS = (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.LISTENER_NOT_FOUND)
 # Enough for an operator to recognise the client.
 LOGGED_NAMES_MAX = 10
 
@@ -98,8 +108,8 @@ class MetadataHandlers:
         self, request: MetadataRequest, context: RequestContext
     ) -> MetadataResponse:
         image = self._metadata.image
-        operations = _operations(request)
-        topics = [_describe(topic, operations) async for topic in in_turns(image.topics.values())]
+        describe = self._describer(request, context)
+        topics = [describe(topic) async for topic in in_turns(image.topics.values())]
         return self._with_cluster(request, context, topics)
 
     async def _create_and_describe(
@@ -110,12 +120,24 @@ class MetadataHandlers:
 
     def _metadata_of(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
         assert request.topics is not None
-        image, operations = self._metadata.image, _operations(request)
+        image, describe = self._metadata.image, self._describer(request, context)
         topics = [
-            self._look_up(wanted, image, context.api_version, operations)
+            _look_up(wanted, image, context.api_version, describe)
             for wanted in _once_each(request.topics)
         ]
         return self._with_cluster(request, context, topics)
+
+    def _describer(
+        self, request: MetadataRequest, context: RequestContext
+    ) -> Callable[[TopicImage], MetadataResponseTopic]:
+        """Returns what describes the topics of the present image to this client."""
+        knows_listeners = context.api_version >= FIRST_WITH_LISTENER_NOT_FOUND
+        return partial(
+            _describe,
+            Reachable(self._metadata.image, context.caller.listener, self._config),
+            ALL_OF_A_TOPIC if request.include_topic_authorized_operations else OPERATIONS_UNKNOWN,
+            LISTENER_FAULTS[knows_listeners],
+        )
 
     def _with_cluster(
         self,
@@ -192,26 +214,6 @@ class MetadataHandlers:
                 },
             )
             return ()
-
-    def _look_up(
-        self, wanted: MetadataRequestTopic, image: MetadataImage, version: int, operations: int
-    ) -> MetadataResponseTopic:
-        if wanted.name is None or wanted.topic_id != ZERO_TOPIC_ID:
-            if version < FIRST_VERSION_BY_TOPIC_ID:
-                # The fields exist before they have a meaning, and an answer needs a name.
-                return MetadataResponseTopic(
-                    error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or ""
-                )
-            topic, missing = image.topics_by_id.get(wanted.topic_id), ErrorCode.UNKNOWN_TOPIC_ID
-        else:
-            topic, missing = image.topics.get(wanted.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if topic is None and topic_name_fault(wanted.name) is not None:
-                missing = ErrorCode.INVALID_TOPIC_EXCEPTION
-        if topic is None:
-            return MetadataResponseTopic(
-                error_code=missing, name=wanted.name, topic_id=wanted.topic_id
-            )
-        return _describe(topic, operations)
 
     # --- DescribeCluster ---------------------------------------------------------------------
 
@@ -305,27 +307,54 @@ def _once_each(topics: Sequence[MetadataRequestTopic]) -> list[MetadataRequestTo
     return list({(topic.name, topic.topic_id): topic for topic in topics}.values())
 
 
-def _operations(request: MetadataRequest) -> int:
-    return ALL_OF_A_TOPIC if request.include_topic_authorized_operations else OPERATIONS_UNKNOWN
+def _look_up(
+    wanted: MetadataRequestTopic,
+    image: MetadataImage,
+    version: int,
+    describe: Callable[[TopicImage], MetadataResponseTopic],
+) -> MetadataResponseTopic:
+    if wanted.name is None or wanted.topic_id != ZERO_TOPIC_ID:
+        if version < FIRST_VERSION_BY_TOPIC_ID:
+            # The fields exist before they have a meaning, and an answer needs a name.
+            return MetadataResponseTopic(
+                error_code=ErrorCode.INVALID_REQUEST, name=wanted.name or ""
+            )
+        topic, missing = image.topics_by_id.get(wanted.topic_id), ErrorCode.UNKNOWN_TOPIC_ID
+    else:
+        topic, missing = image.topics.get(wanted.name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic is None and topic_name_fault(wanted.name) is not None:
+            missing = ErrorCode.INVALID_TOPIC_EXCEPTION
+    if topic is None:
+        return MetadataResponseTopic(error_code=missing, name=wanted.name, topic_id=wanted.topic_id)
+    return describe(topic)
 
 
-def _describe(topic: TopicImage, operations: int) -> MetadataResponseTopic:
+def _describe(
+    reachable: Reachable, operations: int, listener_fault: ErrorCode, topic: TopicImage
+) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         topic_authorized_operations=operations,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=[
-            MetadataResponsePartition(
-                error_code=ErrorCode.NONE
-                if partition.leader >= 0
-                else ErrorCode.LEADER_NOT_AVAILABLE,
-                partition_index=partition.partition,
-                leader_id=partition.leader,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=partition.replicas,
-                isr_nodes=partition.isr,
-            )
-            for partition in topic.partitions
+            _described(reachable, listener_fault, partition) for partition in topic.partitions
         ],
+    )
+
+
+def _described(
+    reachable: Reachable, listener_fault: ErrorCode, partition: PartitionImage
+) -> MetadataResponsePartition:
+    code, leader = ErrorCode.NONE, reachable.leader_of(partition)
+    if leader == NO_LEADER:
+        code = ErrorCode.LEADER_NOT_AVAILABLE if partition.leader == NO_LEADER else listener_fault
+    return MetadataResponsePartition(
+        error_code=code,
+        partition_index=partition.partition,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        offline_replicas=reachable.offline_replicas(partition),
     )

@@ -106,7 +106,12 @@ class OffsetHandlers:
             for topic in request.topics
             for wanted in topic.partitions
         )
-        isolation = Isolation.of_consumer(request.isolation_level)
+        isolation = (
+            # A follower's log goes on to the end of its leader's.
+            Isolation.LOG_END
+            if request.replica_id >= 0
+            else Isolation.of_consumer(request.isolation_level)
+        )
         topics: list[ListOffsetsResponseTopic] = []
         lookups: list[_Lookup] = []
         for topic in request.topics:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,13 +32,16 @@ from strandline.broker.telemetry.collector import metrics_page
 from strandline.broker.telemetry.http_server import HttpTls, MetricsServer
 from strandline.broker.telemetry.requests import RequestTraffic
 from strandline.broker.telemetry.sources import ArchiveSources, Sources, TlsSources
+from strandline.storage.clock import Clock
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.model import Offset
 
 if TYPE_CHECKING:
     from strandline.broker.audit.record import AuditRecord
     from strandline.broker.cluster.membership.envelope import Forwarder
+    from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
     from strandline.broker.network.handshake import Handshakes
-    from strandline.broker.server.record import KeptRecord
+    from strandline.broker.server.parts.record import KeptRecord
     from strandline.broker.server.tls import TlsListeners
 
 log = logging.getLogger(__name__)
@@ -51,6 +56,8 @@ class FrontParts(Front):
     metrics: MetricsServer
     # Who did what, if that is recorded.
     record: KeptRecord | None
+    # Its supervisor has the metrics of all processes at their address.
+    is_supervised: bool
 
     @classmethod
     def make(
@@ -64,13 +71,15 @@ class FrontParts(Front):
         spawn: Spawn,
         archive: ArchiveSources | None = None,
         forwarder: Forwarder | None = None,
+        followed: Callable[[], Offset] | None = None,
     ) -> FrontParts:
         """`spawn` starts the tasks of connections. Without an `archive` its metrics are none; with
-        a `forwarder` another node decides on the metadata.
+        a `forwarder` another node decides on the metadata, and `followed` tells up to where they
+        are known here.
         """
         clock, running = environment.clock, metadata.running
         traffic, failed_logins = RequestTraffic(), FailedLogins(clock)
-        kept = _record(environment, metadata, logs)
+        kept = kept_record(environment, metadata, replicas=logs.replicas)
         record = None if kept is None else kept.record
         authorizer = metadata.authorizer
         tls = tls_of(running.static)
@@ -152,24 +161,20 @@ class FrontParts(Front):
             cold_pace=metadata.cold_pace,
             cleaner=logs.cleaner.figures,
             archive=archive,
-            tls=None
-            if tls is None or handshakes is None
-            else TlsSources(
-                done=lambda: handshakes.done,
-                failed=lambda: handshakes.failed,
-                days_left=partial(tls.days_left, clock),
-            ),
+            tls=None if tls is None or handshakes is None else tls_sources(tls, handshakes, clock),
             authorizer=authorizer,
             lost_lines=None if kept is None else lambda: kept.lost_count,
+            followed=followed,
         )
         return cls(
             running=running,
             server=server,
             record=kept,
+            is_supervised=environment.is_supervised,
             metrics=MetricsServer(
                 partial(metrics_page, sources),
                 partial(_why_not_ready, server, storage.log_dirs),
-                None if handshakes is None else _http_tls(handshakes),
+                None if handshakes is None else http_tls(handshakes),
             ),
             loops={
                 "connection sweep": server.sweep_forever,
@@ -188,20 +193,13 @@ class FrontParts(Front):
     async def listen(self) -> None:
         """Serves clients, and /metrics at strandline.metrics.listener. Raises CannotListen."""
         config = self.running.static
-        if config.metrics.listener is not None:
-            await self._listen_for_monitoring(config.metrics.listener)
+        if config.metrics.listener is not None and not self.is_supervised:
+            await listen_for_monitoring(self.metrics, config.metrics.listener)
         # Without a wait behind it: a client that connects needs the group of tasks.
         self.running.bind(listen_at(config.listeners, self.server.listen))
 
-    async def _listen_for_monitoring(self, listener: Listener) -> None:
-        try:
-            port = await self.metrics.listen(listener.host, listener.port)
-        except OSError as error:
-            raise CannotListen(f"cannot listen at {listener}: {error.strerror}") from error
-        log.info(
-            "metrics are served",
-            extra={"fields": {"host": listener.host or "0.0.0.0", "port": port}},
-        )
+    def observe(self, connected: socket.socket) -> None:
+        self.metrics.attend(connected)
 
     def stop_serving(self) -> None:
         """Stops accepting, and drops the connections; the page says that the broker stops."""
@@ -214,20 +212,34 @@ class FrontParts(Front):
             await self.record.close()
 
 
-def _record(environment: Environment, metadata: MetadataParts, logs: LogParts) -> KeptRecord | None:
-    """Opens the record, if there is one. Raises InvalidConfig."""
+async def listen_for_monitoring(metrics: MetricsServer, listener: Listener) -> None:
+    """Raises CannotListen."""
+    try:
+        port = await metrics.listen(listener.host, listener.port)
+    except OSError as error:
+        raise CannotListen(f"cannot listen at {listener}: {error.strerror}") from error
+    log.info(
+        "metrics are served",
+        extra={"fields": {"host": listener.host or "0.0.0.0", "port": port}},
+    )
+
+
+def kept_record(
+    environment: Environment, metadata: MetadataParts, *, replicas: ReplicaManager | None
+) -> KeptRecord | None:
+    """Opens the record, if there is one; its topic needs `replicas`. Raises InvalidConfig."""
     config = metadata.running.static.audit
     if not config.is_enabled:
         return None
-    from strandline.broker.server.record import KeptRecord
+    from strandline.broker.server.parts.record import KeptRecord
 
     return KeptRecord(
         config,
         environment.clock,
         metadata.denials,
         environment.workers.record,
-        logs.replicas,
-        metadata.controller,
+        replicas=replicas,
+        controller=metadata.controller,
     )
 
 
@@ -255,7 +267,16 @@ def tls_of(config: BrokerConfig) -> TlsListeners | None:
     return TlsListeners(config)
 
 
-def _http_tls(handshakes: Handshakes) -> HttpTls | None:
+def tls_sources(tls: TlsListeners, handshakes: Handshakes, clock: Clock) -> TlsSources:
+    """Returns what the page has of TLS."""
+    return TlsSources(
+        done=lambda: handshakes.done,
+        failed=lambda: handshakes.failed,
+        days_left=partial(tls.days_left, clock),
+    )
+
+
+def http_tls(handshakes: Handshakes) -> HttpTls | None:
     """Returns what encrypts the metrics; None if they are served in the clear."""
     if not handshakes.are_needed(HTTPS):
         return None

@@ -89,11 +89,13 @@ class LogParts(Part):
         retained: Callable[[], Iterable[UnifiedLog]] | None = None,
         wake_tiering: Callable[[TopicPartition], None] = lambda _: None,
         broker_epoch: Callable[[], int] | None = None,
+        on_moved: Callable[[], None] = lambda: None,
     ) -> LogParts:
         """`retained` are the logs that this broker retains; without it, those that it leads.
 
         `broker_epoch` is that under which controllers elsewhere know it. They take the partitions
-        of a folder that fails for lost until the broker starts again.
+        of a folder that fails for lost until the broker starts again. `on_moved` hears of each
+        partition that came into another folder.
         """
         clock, workers, running = environment.clock, environment.workers, metadata.running
         config, believed_ms = running.static, storage.guard.now_ms
@@ -122,6 +124,7 @@ class LogParts(Part):
             worker=workers.moves,
             clock=clock,
             cleaning_paused=cleaner.paused,
+            on_moved=on_moved,
         )
         upkeep = LogUpkeep(
             replicas,

@@ -21,6 +21,7 @@ from strandline.broker.cluster.membership.channel import ControllerChannel
 from strandline.broker.cluster.membership.envelope import Forwarder
 from strandline.broker.cluster.membership.feed import MetadataFeed, Observer
 from strandline.broker.cluster.membership.find_cluster import find_cluster
+from strandline.broker.cluster.membership.folder_assignments import FOLDERS_SINCE
 from strandline.broker.cluster.membership.lifecycle import (
     BrokerLifecycle,
     Registration,
@@ -49,6 +50,7 @@ from strandline.storage.local.formats.checkpoint import (
     read_properties,
 )
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
+from strandline.storage.model import Offset
 
 log = logging.getLogger(__name__)
 
@@ -99,8 +101,10 @@ class MembershipParts(Part):
     controller: RemoteController
     forwarder: Forwarder
     manager: LifecycleManager
-    # For changes of in-sync sets.
-    alterations: ControllerChannel
+    # The last record of the metadata that is in force here.
+    followed: Callable[[], Offset]
+    # Makes a channel to the active controller, for one more use.
+    channel: Callable[[], ControllerChannel]
     # Returns when something is so in the view.
     until: Callable[[Callable[[], bool]], Awaitable[None]]
     node_id: int
@@ -150,6 +154,7 @@ class MembershipParts(Part):
             clock,
             metadata_offset=lambda: feed.applied_offset,
             failed_dirs=partial(_failed_dirs, storage.log_dirs),
+            lacks_folders=lambda: lacks_folders(view.image, config.node_id),
         )
         following = EarlyLoop(feed.run)
         opened.callback(following.cancel)
@@ -179,7 +184,8 @@ class MembershipParts(Part):
             ),
             forwarder=Forwarder(channel(), clock),
             manager=manager,
-            alterations=channel(),
+            followed=lambda: feed.applied_offset,
+            channel=channel,
             until=feed.until,
             node_id=config.node_id,
             hands_over=settings.hands_over,
@@ -201,6 +207,19 @@ class MembershipParts(Part):
         """The controller moves leaders away, or makes the partitions known as being without one."""
         if self.hands_over:
             await self.manager.leave()
+
+
+def lacks_folders(image: MetadataImage, node_id: int) -> bool:
+    """Returns whether the metadata want the folders of this broker, and its registration has none.
+
+    Only a broker that registered before metadata.version was raised is without.
+    """
+    own = image.brokers.get(node_id)
+    return (
+        own is not None
+        and not own.log_dirs
+        and image.finalized_level("metadata.version") >= FOLDERS_SINCE
+    )
 
 
 def _registration(config: BrokerConfig, log_dirs: LogDirs) -> Registration:

@@ -14,6 +14,7 @@ the loops of all, and ends and closes the parts in reverse.
 from __future__ import annotations
 
 import asyncio
+import socket
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
@@ -57,6 +58,10 @@ class Front(Part):
     @abstractmethod
     async def listen(self) -> None:
         """Begins to serve. Raises CannotListen."""
+
+    @abstractmethod
+    def observe(self, connected: socket.socket) -> None:
+        """Answers the monitoring request that comes by a connection."""
 
     @abstractmethod
     def stop_serving(self) -> None:

@@ -46,6 +46,11 @@ class NodePlan:
     def is_controller(self) -> bool:
         return self.node_id == CONTROLLER_ID
 
+    @property
+    def label(self) -> str:
+        """The value of the label `broker` of its metrics."""
+        return "controller" if self.is_controller else str(self.node_id)
+
 
 def plan(config: BrokerConfig, secret: str) -> Sequence[NodePlan]:
     """Returns the controller, then the brokers. Raises InvalidConfig."""
@@ -92,7 +97,6 @@ def plan(config: BrokerConfig, secret: str) -> Sequence[NodePlan]:
                     "inter.broker.listener.name": INTERNAL,
                     "controller.quorum.bootstrap.servers": f"{controller.host}:{controller.port}",
                     "log.dirs": ",".join(map(str, folders)),
-                    **_metrics(config, number),
                 },
             )
         )
@@ -141,7 +145,7 @@ def _check(config: BrokerConfig, count: int) -> None:
 
 def _shared(config: BrokerConfig, controller: Listener, secret: str) -> dict[str, str]:
     """The properties that all processes have."""
-    own = {"strandline.brokers", "broker.id", "log.dir", "strandline.metrics.listener"}
+    own = {"strandline.brokers", "broker.id", "log.dir"}
     kept = {name: text for name, text in config.given.items() if name not in own}
     login = (
         "org.apache.kafka.common.security.plain.PlainLoginModule required"
@@ -164,15 +168,6 @@ def _shared(config: BrokerConfig, controller: Listener, secret: str) -> dict[str
         "sasl.mechanism.controller.protocol": "PLAIN",
         "sasl.mechanism.inter.broker.protocol": "PLAIN",
     }
-
-
-def _metrics(config: BrokerConfig, number: int) -> dict[str, str]:
-    """The metrics of each broker are at the next port."""
-    listener = config.metrics.listener
-    if listener is None:
-        return {}
-    shifted = replace(listener, name=listener.name.lower(), port=listener.port + number)
-    return {"strandline.metrics.listener": str(shifted)}
 
 
 def _shifted(listeners: Iterable[Listener], by: int) -> list[Listener]:

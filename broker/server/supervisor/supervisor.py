@@ -5,7 +5,8 @@
             one that never was ready, after a few attempts, ends all
     stop    the brokers, which hand over to each other, and then the controller
 
-A process ends when its standard input does, so none outlives a supervisor that was killed.
+A process ends when its standard input does, so none outlives a supervisor that was killed. By that
+stream it is also asked for its metrics (`pages.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
@@ -21,7 +23,10 @@ from pathlib import Path
 from typing import Final
 
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.server.process import SUPERVISED, notify_manager, print_or_log
+from strandline.broker.server.process import notify_manager, print_or_log
+from strandline.broker.server.supervised import SUPERVISED
+from strandline.broker.server.supervisor.metrics import Loop, SupervisorMetrics
+from strandline.broker.server.supervisor.pages import Asked
 from strandline.broker.server.supervisor.plan import NodePlan, plan, secret_of
 from strandline.storage.backoff import Backoff
 from strandline.storage.files import private_files
@@ -46,7 +51,16 @@ def run_brokers(config: BrokerConfig, *, log_level: str) -> int:
     """
     with private_files():
         nodes = plan(config, secret_of(config.logs.dirs[0]))
-        return asyncio.run(Supervisor(nodes, log_level).run())
+        return asyncio.run(_run(config, Supervisor(nodes, log_level)))
+
+
+async def _run(config: BrokerConfig, supervisor: Supervisor) -> int:
+    metrics = SupervisorMetrics(config, supervisor.asked(), supervisor.why_not_ready)
+    try:
+        await metrics.listen()
+        return await supervisor.run(metrics.loops)
+    finally:
+        metrics.close()
 
 
 class Supervisor:
@@ -56,13 +70,24 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._children = [Child(node, log_level, self._stopping) for node in nodes]
 
-    async def run(self) -> int:
+    def asked(self) -> Sequence[Asked]:
+        """Returns the processes as their metrics are asked for."""
+        return [child.asked() for child in self._children]
+
+    def why_not_ready(self) -> str:
+        """Returns which processes cannot be reached by clients; empty if all can."""
+        absent = [child.node.name for child in self._children if not child.is_serving]
+        return f"{', '.join(absent)}: not ready" if absent else ""
+
+    async def run(self, loops: Sequence[Loop] = ()) -> int:
+        """Runs all until a signal, or the end of one that is hopeless; `loops` run beside it."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._begin_stop)
         controller, *brokers = self._children
         running = [asyncio.create_task(child.run()) for child in self._children]
+        beside = [asyncio.create_task(one()) for one in loops]
         starting = asyncio.create_task(self._tell_ready())
         await asyncio.wait(
             [*running, asyncio.create_task(self._stopping.wait())],
@@ -73,6 +98,8 @@ class Supervisor:
         self._begin_stop()
         await asyncio.gather(*(child.stop() for child in brokers))
         await controller.stop()
+        for task in beside:
+            task.cancel()
         return max(await asyncio.gather(*running))
 
     def _begin_stop(self) -> None:
@@ -103,6 +130,17 @@ class Child:
         self._stopping = stopping
         self._process: Process | None = None
         self._ended = asyncio.Event()
+        # The other end of its standard input.
+        self._channel: socket.socket | None = None
+        self.is_serving = False
+        self.restarts = 0
+
+    def asked(self) -> Asked:
+        return Asked(
+            label=self.node.label,
+            channel=lambda: self._channel,
+            restarts=lambda: self.restarts,
+        )
 
     @property
     def pid(self) -> int:
@@ -129,6 +167,7 @@ class Child:
             try:
                 await asyncio.wait_for(self._stopping.wait(), wait_s)
             except TimeoutError:
+                self.restarts += 1
                 continue
 
     async def stop(self) -> None:
@@ -144,10 +183,23 @@ class Child:
 
     async def _run_once(self) -> int:
         properties = self._write_properties()
+        here, there = socket.socketpair()
+        with here, there:
+            process = await self._start(properties, there)
+            there.close()
+            here.setblocking(False)
+            self._channel = here
+            try:
+                await self._follow(process)
+                return await process.wait()
+            finally:
+                self._channel, self.is_serving = None, False
+
+    async def _start(self, properties: Path, stdin: socket.socket) -> Process:
         process = self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "strandline", "serve", "--config", str(properties)),
             *("--log-level", self._log_level),
-            stdin=PIPE,
+            stdin=stdin.fileno(),
             stdout=PIPE,
             env={**_environment(), SUPERVISED: self.node.name},
             # Ctrl-C is for the supervisor, which stops them in their order.
@@ -155,11 +207,15 @@ class Child:
         )
         if self._stopping.is_set():
             process.terminate()
+        return process
+
+    async def _follow(self, process: Process) -> None:
+        """Reads what a process prints, to its end."""
         assert process.stdout is not None
         while line := await process.stdout.readline():
             if line.startswith(_READY):
+                self.is_serving = True
                 self.ready.set()
-        return await process.wait()
 
     def _write_properties(self) -> Path:
         """A file, for everybody sees the words of a command, and the secret is among them."""

@@ -69,23 +69,27 @@ class BrokerAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterMember:
-    """A broker with its share of the partitions; without an address it is not there."""
+class RegisteredBroker:
+    """A broker that the cluster knows, whether it may lead or not."""
 
     node_id: int
-    address: str | None
+    address: str
     rack: str | None
-    leads: int
-    replicas: int
-    in_sync: int
+    is_fenced: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterView:
-    """The brokers that are there, or have replicas, and the partitions that nobody leads."""
+class Share:
+    """Who has how many partitions, by broker id, and the partitions that nobody leads.
+
+    `brokers` are those that clients are told of; they serve.
+    """
 
     cluster_id: str
-    members: tuple[ClusterMember, ...]
+    brokers: tuple[RegisteredBroker, ...]
+    leads: Counter[int]
+    replicas: Counter[int]
+    in_sync: Counter[int]
     leaderless: tuple[Key, ...]
 
 
@@ -171,8 +175,8 @@ class Cluster:
             for one in sorted(found, key=lambda one: one.id)
         ]
 
-    def view(self) -> ClusterView:
-        """Returns who is there, and who has which share."""
+    def share(self) -> Share:
+        """Returns who has which share of the partitions."""
         future = self._admin.describe_cluster(request_timeout=REQUEST_SECONDS_MAX)
         described = result_of(future, "cannot describe the cluster")
         there = {node.id: node for node in described.nodes}
@@ -188,31 +192,37 @@ class Cluster:
                     leads[place.leader] += 1
                 else:
                     leaderless.append((name, number))
-        members = [
-            ClusterMember(
-                node_id=node_id,
-                address=f"{node.host}:{node.port}" if (node := there.get(node_id)) else None,
-                rack=node.rack or None if node else None,
-                leads=leads[node_id],
-                replicas=replicas[node_id],
-                in_sync=in_sync[node_id],
-            )
-            for node_id in sorted(there.keys() | replicas.keys())
-        ]
-        return ClusterView(
+        return Share(
             cluster_id=str(described.cluster_id),
-            members=tuple(members),
+            brokers=tuple(
+                RegisteredBroker(
+                    node_id=node_id,
+                    address=f"{node.host}:{node.port}",
+                    rack=node.rack or None,
+                    is_fenced=False,
+                )
+                for node_id, node in sorted(there.items())
+            ),
+            leads=leads,
+            replicas=replicas,
+            in_sync=in_sync,
             leaderless=tuple(sorted(leaderless)),
         )
 
-    def broker_config(self, node_id: int, name: str) -> str | None:
+    def broker_config(
+        self, node_id: int, name: str, *, within_s: float = REQUEST_SECONDS_MAX
+    ) -> str | None:
         """Returns one property; None if it is unset or unknown to the broker."""
-        entries = self._config(ResourceType.BROKER, str(node_id), f"broker {node_id}")
+        entries = self._config(
+            ResourceType.BROKER, str(node_id), f"broker {node_id}", within_s=within_s
+        )
         return entries[name].value if name in entries else None
 
-    def _config(self, kind: ResourceType, name: str, what: str) -> dict[str, ConfigEntry]:
+    def _config(
+        self, kind: ResourceType, name: str, what: str, *, within_s: float = REQUEST_SECONDS_MAX
+    ) -> dict[str, ConfigEntry]:
         resource = ConfigResource(kind, name)
-        futures = self._admin.describe_configs([resource], request_timeout=REQUEST_SECONDS_MAX)
+        futures = self._admin.describe_configs([resource], request_timeout=within_s)
         return result_of(futures[resource], f"cannot read the configuration of {what}")
 
     # --- topics ------------------------------------------------------------------------------

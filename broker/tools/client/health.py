@@ -137,6 +137,19 @@ class Page:
     def has(self, name: str) -> bool:
         return name in self._samples
 
+    def by_label(self, name: str) -> Mapping[str, Page]:
+        """Returns a page for each value of a label, without the label."""
+        pages: dict[str, Page] = {}
+        for samples in self._samples.values():
+            for sample in samples:
+                labels = dict(sample.labels)
+                value = labels.pop(name, None)
+                if value is not None:
+                    page = pages.setdefault(value, Page(""))
+                    own = replace(sample, labels=labels)
+                    page._samples.setdefault(sample.name, []).append(own)  # noqa: SLF001
+        return pages
+
 
 def check_broker(page: Page, unready: str) -> list[HealthCheck]:
     """Runs all checks; `unready` is why clients cannot be served, empty if they can."""
@@ -192,7 +205,7 @@ def store_requests(page: Page) -> dict[str, int]:
 
 def _partitions(page: Page) -> HealthCheck:
     count = int(page.value("kafka_server_replicamanager_partitioncount"))
-    offline = int(page.value("kafka_controller_kafkacontroller_offlinepartitionscount"))
+    offline = int(page.value("kafka_server_replicamanager_offlinereplicacount"))
     trouble = f"{counted(offline, 'partition')} offline; the log says why" if offline else ""
     return HealthCheck(
         what="partitions",

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from functools import partial
+from typing import TYPE_CHECKING
 
-from strandline.broker.tools.client.printing import print_json, say
-from strandline.broker.tools.client.tables import print_table
+from strandline.broker.tools.client.printing import print_json, remark, say, utc_text
+from strandline.broker.tools.client.tables import Column, print_table
 from strandline.broker.tools.commands.command_parser import (
     action_parser,
     chosen_connection,
@@ -17,12 +18,20 @@ from strandline.broker.tools.commands.command_parser import (
 from strandline.broker.tools.commands.options import Commands, add_actions, add_json
 from strandline.storage.plurals import counted
 
+if TYPE_CHECKING:
+    from strandline.broker.tools.nodes.view import ClusterView
+
 # As of `strandline status`.
 PROBLEM = 3
 LEADERLESS_SHOWN = 10
+RUNBOOK = "runbooks/several-brokers#brokers-are-fenced--partitions-have-no-leader"
 
 _EXAMPLES = """
-Ends with 3 if a broker that has partitions is not there, or partitions have no leader.
+Asks by Kafka's own requests, so any cluster answers. A broker is online, fenced (it
+starts, is down, or hangs), or gone: not registered, and partitions have it as a replica.
+`since` is when its process began, if the brokers serve metrics, and of one that is not
+online when it was last heard. `metadata lag`: records of the metadata that it lacks.
+Ends with 3 if a broker is fenced or gone, or partitions have no leader.
 
 examples:
   strandline cluster status
@@ -33,33 +42,68 @@ examples:
 def add_cluster(commands: Commands) -> None:
     cluster = command_parser(commands, "cluster", "look at the brokers of a cluster", _EXAMPLES)
     action = partial(action_parser, add_actions(cluster), _EXAMPLES)
-    status = action("status", "one line per broker: its address and its partitions", _status)
+    status = action(
+        "status", "one line per broker: its address, its state and its partitions", _status
+    )
     add_json(status)
 
 
 def _status(options: argparse.Namespace) -> int:
-    view = connect(chosen_connection(options)).view()
-    absent = [one.node_id for one in view.members if one.address is None]
+    from strandline.broker.tools.nodes.view import view_cluster
+
+    connection = chosen_connection(options)
+    view = view_cluster(connection, connect(connection))
     if options.json:
         print_json(asdict(view))
-        return PROBLEM if absent or view.leaderless else 0
+    else:
+        _print(view)
+    return PROBLEM if view.absent or view.leaderless else 0
+
+
+def _print(view: ClusterView) -> None:
+    count = sum(one.address is not None for one in view.members)
     print_table(
-        f"cluster {view.cluster_id}: {counted(len(view.members) - len(absent), 'broker')}",
-        ("broker", "address", "rack", "leads", "replicas", "in sync"),
+        f"cluster {view.cluster_id}: {counted(count, 'broker')}",
+        (
+            "broker",
+            "address",
+            Column(name="rack", rank=2),
+            "state",
+            Column(name="since", rank=3),
+            "leads",
+            "replicas",
+            "in sync",
+            Column(name="metadata lag", rank=1, is_right=True),
+        ),
         [
             (
                 one.node_id,
-                one.address or "not there",
+                one.address,
                 one.rack,
+                one.state,
+                None if one.since_ms is None else utc_text(one.since_ms),
                 one.leads,
                 one.replicas,
                 one.in_sync,
+                one.metadata_lag,
             )
             for one in view.members
         ],
     )
-    for node_id in absent:
-        say(f"broker {node_id} has partitions and is not there")
+    controller = view.controller
+    if controller is not None:
+        at = f" at {controller.address}" if controller.address else ""
+        say(
+            f"controller {controller.node_id}{at}, epoch {controller.epoch};"
+            f" metadata: {counted(controller.metadata_end_offset, 'record')}"
+        )
+    if view.unasked:
+        remark(f"not asked, or not answered: {view.unasked}")
+    for one in view.absent:
+        say(
+            f"broker {one.node_id} is {one.state}"
+            + (f", with {counted(one.replicas, 'replica')}" if one.replicas else "")
+        )
     if view.leaderless:
         shown = ", ".join(
             f"{topic}-{number}" for topic, number in view.leaderless[:LEADERLESS_SHOWN]
@@ -69,4 +113,5 @@ def _status(options: argparse.Namespace) -> int:
             f"{counted(len(view.leaderless), 'partition')} without a leader: {shown}"
             + (f" and {more:,} more" if more > 0 else "")
         )
-    return PROBLEM if absent or view.leaderless else 0
+    if view.absent or view.leaderless:
+        say(f"what to do: strandline docs {RUNBOOK}")

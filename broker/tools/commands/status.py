@@ -33,13 +33,21 @@ from strandline.broker.tools.client.health import (
 from strandline.broker.tools.client.printing import Json, print_json, say
 from strandline.broker.tools.client.tables import print_table
 from strandline.broker.tools.commands.command_parser import connect
-from strandline.broker.tools.commands.metrics_reader import METRICS_KEY, MetricsReader, Unready
+from strandline.broker.tools.nodes.metrics_reader import METRICS_KEY, MetricsReader, Unready
+from strandline.broker.tools.nodes.pages import (
+    CONTROLLER,
+    away,
+    by_node,
+    check_controller,
+    is_up,
+    reachable,
+)
 from strandline.storage.clock import SystemClock
 from strandline.storage.plurals import counted, human_bytes, human_seconds
 from strandline.storage.system.host_names import is_host_name
 
 if TYPE_CHECKING:
-    from strandline.broker.tools.client.cluster import BrokerAddress, Cluster
+    from strandline.broker.tools.client.cluster import Cluster
 
 # As in `strandline verify`: the check ran, and found a problem.
 TROUBLE = 3
@@ -56,9 +64,13 @@ class _Seen:
     url: str
     page: Page
     checks: Sequence[HealthCheck]
+    # A controller has none, and of a process that is away nothing is known.
+    has_records: bool = True
 
     @property
     def up_s(self) -> float:
+        if not self.page.has("process_start_time_seconds"):
+            return 0.0
         began_s = self.page.value("process_start_time_seconds")
         return max(0.0, SystemClock().now_ms() / 1000 - began_s)
 
@@ -72,7 +84,7 @@ def status(
     """
     named = [(url, _checked(url)) for url in urls] or list(_of_cluster(connect(connection)))
     reader = MetricsReader(connection.settings)
-    seen = [_read_status(reader, name, url) for name, url in named]
+    seen = [one for name, url in named for one in _read_status(reader, name, url)]
     if as_json:
         print_json([_document(broker) for broker in seen])
     else:
@@ -98,7 +110,8 @@ def watch(look: Callable[[], int], *, interval_s: float) -> int:
 
 
 def _of_cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
-    """Yields the name and the metrics address of each broker."""
+    """Yields the name and the metrics address of each broker; of a shared address the first."""
+    known = set()
     for place in cluster.brokers():
         name = f"broker {place.node_id} at {place.host}:{place.port}"
         address = cluster.broker_config(place.node_id, METRICS_KEY)
@@ -107,15 +120,10 @@ def _of_cluster(cluster: Cluster) -> Iterator[tuple[str, str]]:
                 f"{name} answers, and serves no metrics to tell more",
                 remedy=f"set {METRICS_KEY}=http://127.0.0.1:9404 in its configuration",
             )
-        yield name, _reachable(address, place)
-
-
-def _reachable(address: str, place: BrokerAddress) -> str:
-    """Replaces a wildcard address by the broker's own name, which others know."""
-    parts = urlsplit(address)
-    if parts.hostname in (None, "", "0.0.0.0", "::"):
-        return f"{parts.scheme}://{place.host}:{parts.port}"
-    return address
+        address = reachable(address, place)
+        if address not in known:
+            known.add(address)
+            yield name, address
 
 
 def _checked(url: str) -> str:
@@ -131,8 +139,21 @@ def _checked(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _read_status(reader: MetricsReader, name: str, url: str) -> _Seen:
+def _read_status(reader: MetricsReader, name: str, url: str) -> Iterator[_Seen]:
+    """Yields one broker, or all that the address is for."""
     page = Page(reader.get(f"{url}/metrics"))
+    parts = by_node(page)
+    for label, own in parts.items():
+        is_broker = label != CONTROLLER
+        of = f"broker {label}" if is_broker else label
+        if not is_up(own):
+            checks = [away()]
+        else:
+            checks = _checks(own, "") if is_broker else check_controller(own)
+        has_records = is_broker and is_up(own)
+        yield _Seen(name=of, url=url, page=own, checks=checks, has_records=has_records)
+    if parts:
+        return
     if not page.has("strandline_build_info"):
         raise ToolFailure(f"{url} serves no metrics of strandline")
     try:
@@ -140,22 +161,28 @@ def _read_status(reader: MetricsReader, name: str, url: str) -> _Seen:
         unready = ""
     except Unready as error:
         unready = str(error)
+    yield _Seen(name=name, url=url, page=page, checks=_checks(page, unready))
+
+
+def _checks(page: Page, unready: str) -> list[HealthCheck]:
     checks = check_broker(page, unready)
     if page.has("strandline_exposed_records"):
         now_s = SystemClock().now_ms() / 1000
         checks += [check_exposure(page), check_verified(page, now_s)]
-    return _Seen(name=name, url=url, page=page, checks=checks)
+    return checks
 
 
 # --- printing --------------------------------------------------------------------------------
 
 
 def _print(broker: _Seen, topics_max: int | None) -> None:
-    say(f"if this machine burned now: {loss_line(broker.page)}")
+    if broker.has_records:
+        say(f"if this machine burned now: {loss_line(broker.page)}")
     release = next(
         (s.labels.get("version", "") for s in broker.page.all("strandline_build_info")), ""
     )
-    say(f"{broker.name}: strandline {release}, up for {human_seconds(broker.up_s)}")
+    up = f"strandline {release}, up for {human_seconds(broker.up_s)}" if release else "no metrics"
+    say(f"{broker.name}: {up}")
     width = max(len(check.what) for check in broker.checks)
     for check in broker.checks:
         mark = "✗" if check.trouble else "✓" if check.is_known else "?"
@@ -234,7 +261,7 @@ def _document(broker: _Seen) -> Json:
             }
             for check in broker.checks
         ],
-        "if_burned_now": loss_line(broker.page),
+        "if_burned_now": loss_line(broker.page) if broker.has_records else None,
         "exposed": {
             topic: {
                 "records": exposed.records,

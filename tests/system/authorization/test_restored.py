@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,8 @@ from strandline.broker.protocol.messages.delete_acls import (
     DeleteAclsFilter,
     DeleteAclsRequest,
 )
-from tests.support.broker import REPOSITORY, BrokerProcess, eventually
+from tests.support.broker import START_TIMEOUT_S, BrokerProcess, eventually
+from tests.support.forked import STRANDLINE, run_process
 from tests.support.ports import ReservedPort
 from tests.support.wire import WireClient
 from tests.system.authorization.rights import rights
@@ -83,16 +81,10 @@ def assert_decides(broker: BrokerProcess) -> None:
 def test_a_restored_broker_has_the_rules(archive: dict[str, str], tmp_path: Path) -> None:
     port = ReservedPort()
     mine = {**settings(port.number), **archive}
-    command = [sys.executable, "-m", "strandline", "restore"]
+    command = [*STRANDLINE, "restore"]
     for name, value in {"node.id": "1", "log.dirs": str(tmp_path / "data"), **mine}.items():
         command += ["--set", f"{name}={value}"]
-    subprocess.run(
-        command,
-        check=True,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
-        capture_output=True,
-    )
+    assert run_process(command, folder=tmp_path, timeout_s=START_TIMEOUT_S).returncode == 0
     with BrokerProcess(tmp_path, settings=mine) as broker:
         assert_decides(broker)
 

@@ -10,12 +10,15 @@ import stat
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.broker import REPOSITORY, eventually
 from tests.support.several_brokers import SeveralBrokers
@@ -83,29 +86,73 @@ def test_each_broker_has_a_line_and_a_folder_and_leads_its_share(cluster: Severa
     assert sorted(read(cluster, "share", 600)) == sorted(values)
 
 
-def test_cluster_status_shows_each_broker(cluster: SeveralBrokers) -> None:
+def test_cluster_status_shows_each_broker_and_the_controller(cluster: SeveralBrokers) -> None:
     create(cluster, "shown", partitions=30)
-    view = json.loads(status_of(cluster, "--json"))
+    view = json.loads(told(cluster, "cluster", "status", "--json"))
     assert [one["node_id"] for one in view["members"]] == [1, 2, 3]
     assert [one["address"] for one in view["members"]] == cluster.bootstrap.split(",")
     assert all(one["leads"] == one["replicas"] >= 10 for one in view["members"])
-    table = status_of(cluster)
-    assert "3 brokers" in table
+    assert {one["state"] for one in view["members"]} == {"online"}
+    assert all(one["since_ms"] for one in view["members"])
+    assert all(one["metadata_lag"] < 1000 for one in view["members"])
+    assert view["controller"]["node_id"] == 3000
+    assert view["controller"]["address"] == f"127.0.0.1:{cluster.port - 1}"
+    assert view["controller"]["metadata_end_offset"] > 30
+    assert "3 brokers" in told(cluster, "cluster", "status")
 
 
-def status_of(cluster: SeveralBrokers, *words: str) -> str:
-    address = f"127.0.0.1:{cluster.port}"
+def test_one_page_has_the_metrics_of_all_processes(cluster: SeveralBrokers) -> None:
+    samples = [one for family in families(cluster) for one in family.samples]
+    assert all(one.labels.get("broker") for one in samples)
+    assert {one.labels["broker"] for one in samples} == {
+        *("controller", "1", "2", "3", "supervisor")
+    }
+    found = {(one.name, one.labels["broker"]): one.value for one in samples}
+    prefix = "kafka_controller_kafkacontroller_"
+    assert found[f"{prefix}activebrokercount", "controller"] == 3
+    assert found[f"{prefix}brokerregistrationstate", "2"] == 30
+    # Only who decides says so.
+    assert [key for key in found if key[0] == f"{prefix}activecontrollercount"] == [
+        (f"{prefix}activecontrollercount", "controller")
+    ]
+    assert found["kafka_server_broker_metadata_metrics_last_applied_record_offset", "3"] > 0
+
+
+def test_a_broker_that_hangs_is_named_and_the_others_are_told_of(cluster: SeveralBrokers) -> None:
+    os.kill(cluster.pids["broker 2"], signal.SIGSTOP)
+    try:
+        up = {
+            one.labels["broker"]: one.value
+            for family in families(cluster)
+            if family.name == "strandline_supervised_up"
+            for one in family.samples
+        }
+        assert up == {"controller": 1, "1": 1, "2": 0, "3": 1}
+        status = told(cluster, "status", "--metrics", cluster.metrics, code=3)
+        assert "broker 2: no metrics" in status
+        assert "broker 3: strandline" in status
+    finally:
+        os.kill(cluster.pids["broker 2"], signal.SIGCONT)
+    eventually(lambda: "fenced" not in told(cluster, "cluster", "status", code=None))
+
+
+def families(cluster: SeveralBrokers) -> list[Metric]:
+    with urllib.request.urlopen(f"{cluster.metrics}/metrics", timeout=WAIT_S) as answer:
+        page = answer.read().decode()
+    return list(text_string_to_metric_families(page))
+
+
+def told(cluster: SeveralBrokers, *words: str, code: int | None = 0) -> str:
+    """What a command prints; it ends with this exit code, None for any."""
+    reach = () if "--metrics" in words else ("--bootstrap-server", f"127.0.0.1:{cluster.port}")
     done = subprocess.run(
-        [
-            *(sys.executable, "-m", "strandline", "cluster", "status", *words),
-            *("--bootstrap-server", address),
-        ],
+        [sys.executable, "-m", "strandline", *words, *reach],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
     )
-    assert done.returncode == 0, done
+    assert code is None or done.returncode == code, done
     return done.stdout
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import REPOSITORY, BrokerProcess
+from tests.support.forked import run_process
 from tests.support.wire import WireClient
 from tests.system.calls import (
     append,
@@ -35,14 +36,7 @@ def serve(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     command = [*BrokerProcess.program, "serve", *arguments]
     for name, value in settings.items():
         command += ["--set", f"{name.replace('_', '.')}={value}"]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
-    )
+    return run_process(command, folder=REPOSITORY, timeout_s=120)
 
 
 def refusal_of(finished: subprocess.CompletedProcess[str], exit_code: int) -> str:

@@ -35,8 +35,8 @@ from strandline.broker.protocol.messages.incremental_alter_configs import (
 )
 from strandline.storage.crash_points import ENVIRONMENT_VARIABLE, EXIT_STATUS_KILLED
 from tests.conftest import TEST_ENVIRONMENT, S3Bucket, make_bucket
-from tests.support.broker import REPOSITORY
 from tests.support.fault_proxy import FaultProxy, Rule
+from tests.support.forked import run_process
 from tests.support.ministack import ServerProcess
 from tests.support.ministack import ministack as ministack_server
 from tests.support.wire import WireClient
@@ -277,18 +277,11 @@ class World:
         self, command: str, options: list[str], environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """A command of `strandline`."""
-        return subprocess.run(
+        return run_process(
             [*self.broker.program, *command.split(), *options],
-            cwd=self.broker.folder,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(REPOSITORY / ".namespace"),
-                **(environment or {}),
-            },
-            capture_output=True,
-            text=True,
-            timeout=RESTORE_S_MAX,
-            check=False,
+            folder=self.broker.folder,
+            timeout_s=RESTORE_S_MAX,
+            environment=environment,
         )
 
     # --- requests ----------------------------------------------------------------------------

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Mapping
 
 import pytest
 
-from tests.support.broker import REPOSITORY
+from tests.support.forked import run_process
 from tests.system.tiers.tiered_broker import (
     Archive,
     TieredBroker,
@@ -28,18 +27,8 @@ def run_restore(
     for name, value in {"node.id": "1", "log.dirs": str(broker.data), **broker.settings}.items():
         command += ["--set", f"{name}={value}"]
     broker.folder.mkdir(parents=True, exist_ok=True)
-    return subprocess.run(
-        command,
-        cwd=broker.folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(REPOSITORY / ".namespace"),
-            **(environment or {}),
-        },
-        capture_output=True,
-        text=True,
-        timeout=RESTORE_S_MAX,
-        check=False,
+    return run_process(
+        command, folder=broker.folder, timeout_s=RESTORE_S_MAX, environment=environment
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -14,8 +13,9 @@ import pytest
 from strandline.broker.server.upkeep.archive_upkeep import CLAIM_WAIT_S
 from strandline.storage.tiering.audit.orphans import OrphanReason
 from tests.conftest import S3Bucket
-from tests.support.broker import REPOSITORY, eventually
+from tests.support.broker import eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.forked import run_process
 from tests.support.ministack import ServerProcess
 from tests.system.tiers.conftest import MakeBroker
 from tests.system.tiers.log_client import EARLIEST, LATEST, end_of, make_batches, with_epoch
@@ -48,15 +48,7 @@ def refused_start(broker: TieredBroker) -> subprocess.CompletedProcess[str]:
 
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     folder.mkdir(parents=True, exist_ok=True)
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
-        capture_output=True,
-        text=True,
-        timeout=START_TIMEOUT_S,
-        check=False,
-    )
+    return run_process(command, folder=folder, timeout_s=START_TIMEOUT_S)
 
 
 def test_the_archive_of_another_cluster_is_refused_and_not_touched(

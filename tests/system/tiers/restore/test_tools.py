@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +23,7 @@ from strandline.storage.remote.keys import manifest_key, topic_key
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.broker import REPOSITORY
 from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.forked import STRANDLINE, run_process
 from tests.support.ministack import ServerProcess
 from tests.system.tiers.log_client import make_batches, timestamp_of
 from tests.system.tiers.tiered_broker import (
@@ -87,14 +86,7 @@ def strandline(*arguments: str) -> Ended:
 
 
 def strandline_process(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "strandline", *arguments],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    return run_process([*STRANDLINE, *arguments], folder=REPOSITORY, timeout_s=TIMEOUT_S)
 
 
 def options_for(bucket: S3Bucket) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +30,12 @@ from strandline.storage.tiering.audit.repair import repair_meta
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.broker import REPOSITORY, eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.forked import (
+    PYTHON_PATH,
+    STRANDLINE,
+    ForkedProcess,
+    start_process,
+)
 from tests.support.heavy import heavy
 from tests.support.ministack import ServerProcess
 from tests.support.own_process import run_here
@@ -88,24 +93,15 @@ def verifying(
     *arguments: str,
     endpoint_url: str = "",
     environment: Mapping[str, str] | None = None,
-) -> Iterator[subprocess.Popen[str]]:
+) -> Iterator[subprocess.Popen[str] | ForkedProcess]:
     """The command in a process of its own; dead afterwards."""
     options = ["--endpoint-url", endpoint_url or bucket.endpoint_url, "--region", REGION]
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "strandline", "archive", "verify", "--remote", bucket.url),
-            *options,
-            *arguments,
-        ],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(REPOSITORY / ".namespace"),
-            "COLUMNS": "1000",
-            **(environment or {}),
-        },
+    process = start_process(
+        [*STRANDLINE, "archive", "verify", "--remote", bucket.url, *options, *arguments],
+        folder=REPOSITORY,
+        environment={**os.environ, **PYTHON_PATH, "COLUMNS": "1000", **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
     )
     try:
         yield process

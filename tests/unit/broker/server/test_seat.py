@@ -5,11 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import uuid
 
 import pytest
 
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.peer_security import controller_security, inter_broker_security
+from strandline.broker.protocol.formats.metadata_records import (
+    FeatureLevelRecord,
+    RegisterBrokerRecord,
+)
+from strandline.broker.server.parts.membership import lacks_folders
 from strandline.broker.server.roles import role_of
 from strandline.broker.server.seat import check_seat
 from strandline.storage.errors import InvalidConfig
@@ -112,3 +119,37 @@ def test_controllers_and_brokers_have_a_security_each() -> None:
     assert not controllers.checks_name
     inside = inter_broker_security(config)
     assert (inside.listener, inside.tls, inside.login) == ("INSIDE", None, None)
+
+
+@pytest.mark.parametrize(
+    ("level", "log_dirs", "lacks"),
+    [
+        (7, (), False),
+        (16, (), False),
+        # 3.7-IV2.
+        (17, (), True),
+        (25, (), True),
+        (25, (uuid.UUID(int=100),), False),
+    ],
+)
+def test_folders_are_missing_where_the_metadata_want_them(
+    level: int, log_dirs: tuple[uuid.UUID, ...], lacks: bool
+) -> None:
+    delta = MetadataDelta(MetadataImage())
+    assert not lacks_folders(delta.before, 9)
+    delta.apply(
+        [
+            FeatureLevelRecord(name="metadata.version", feature_level=level),
+            RegisterBrokerRecord(
+                broker_id=9,
+                incarnation_id=uuid.UUID(int=5),
+                broker_epoch=1,
+                end_points=(),
+                features=(),
+                rack=None,
+                fenced=False,
+                log_dirs=log_dirs,
+            ),
+        ]
+    )
+    assert lacks_folders(delta.image(), 9) is lacks

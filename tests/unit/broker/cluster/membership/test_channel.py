@@ -90,6 +90,34 @@ def test_an_answer_of_a_controller_that_was_deposed_meanwhile_does_not_count() -
     asyncio.run(run())
 
 
+def test_a_controller_that_stands_still_leaves_time_for_the_next_one() -> None:
+    async def run() -> None:
+        async def never(_: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async with (
+            FakeController({ApiKey.ALLOCATE_PRODUCER_IDS: never}) as still,
+            FakeController({ApiKey.ALLOCATE_PRODUCER_IDS: lambda _: ids_from(7)}) as active,
+        ):
+            quorum = Quorum([still.address])
+            quorum.note(1, 5, still.address)
+            asking = asyncio.ensure_future(
+                channel_of(quorum).ask(
+                    REQUEST,
+                    AllocateProducerIdsResponse,
+                    code_of=lambda found: found.error_code,
+                    answer_s=0.05,
+                )
+            )
+            while quorum.active is not None:
+                await asyncio.sleep(0.001)
+            quorum.note(2, 6, active.address)
+            assert (await asking).producer_id_start == 7
+
+    asyncio.run(run())
+
+
 def test_a_connection_that_breaks_is_tried_again() -> None:
     async def run() -> None:
         async with FakeController({}) as controller:  # which ends it at each request

@@ -166,10 +166,27 @@ def test_failed_folders_are_told_with_every_heartbeat_from_then_on() -> None:
 
 def test_a_second_registration_has_the_same_incarnation_and_another_epoch() -> None:
     broker = running()
-    broker.register_again()
+    assert broker.note_folders(are_missing=True)
     request = broker.next_request(OFFSET)
     assert isinstance(request, BrokerRegistrationRequest)
     assert request.incarnation_id == uuid.UUID(int=5)
     broker.registered(BrokerRegistrationResponse(broker_epoch=1200))
     assert heartbeat(broker).broker_epoch == 1200
     assert broker.state is BrokerState.RUNNING
+
+
+def test_missing_folders_are_registered_once_until_the_metadata_have_had_them() -> None:
+    """Port of BrokerRegistrationTrackerTest: only where they are wanted, and there are none."""
+    broker = running()
+    assert not broker.note_folders(are_missing=False)
+    assert broker.note_folders(are_missing=True)
+    broker.registered(BrokerRegistrationResponse(broker_epoch=1200))
+    # The record of the registration has not come yet.
+    assert not broker.note_folders(are_missing=True)
+    assert not broker.note_folders(are_missing=False)
+    assert broker.note_folders(are_missing=True)
+
+
+def test_a_broker_that_is_not_registered_yet_registers_with_its_folders_anyway() -> None:
+    broker = lifecycle()
+    assert not broker.note_folders(are_missing=True)

@@ -6,6 +6,8 @@ import uuid
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.config.listeners import Listener
@@ -24,12 +26,24 @@ from strandline.broker.protocol.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
 )
+from strandline.broker.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponsePartition,
+)
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.security.identity import ClientIdentity
 from tests.support.manual_clock import ManualClock
 from tests.unit.broker.cluster.controlled import registered
 
 OWN = 1
+SEAT = (
+    "process.roles=broker",
+    "controller.quorum.bootstrap.servers=c1:9093",
+    "controller.listener.names=CONTROLLER",
+    "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+)
 OFFSETS_ID = uuid.UUID(int=5)
 
 
@@ -42,7 +56,7 @@ def broker(node_id: int, *, listener: str = "PLAINTEXT", fenced: bool = False) -
 def handlers(*records: MetadataRecord) -> MetadataHandlers:
     image = MetadataImage().apply_entry(records)
     services = SimpleNamespace(
-        config=load_config(None, [f"node.id={OWN}"]),
+        config=load_config(None, [f"node.id={OWN}", *SEAT]),
         metadata=SimpleNamespace(image=image),
         clock=ManualClock(),
     )
@@ -100,3 +114,46 @@ def test_without_a_leader_or_a_way_to_it_there_is_no_coordinator() -> None:
 def test_before_there_is_a_topic_of_groups_whoever_is_asked_coordinates() -> None:
     (found,) = coordinators(handlers(broker(OWN), broker(2)), "g")
     assert (found.node_id, found.error_code) == (OWN, ErrorCode.NONE)
+
+
+def described(made: MetadataHandlers, version: int) -> list[MetadataResponsePartition]:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="orders")])
+    answer = made.metadata(request, context(version))
+    assert isinstance(answer, MetadataResponse)
+    return list(answer.topics[0].partitions)
+
+
+def orders(*replicas: tuple[int, ...]) -> list[MetadataRecord]:
+    return list(topic_records("orders", uuid.UUID(int=9), replicas, {}))
+
+
+def test_replicas_of_brokers_that_are_away_or_fenced_or_elsewhere_are_offline() -> None:
+    brokers = broker(OWN), broker(2, fenced=True), broker(3, listener="INTERNAL")
+    made = handlers(*brokers, *orders((OWN, 2, 3, 4)))
+    (found,) = described(made, 12)
+    assert (found.leader_id, found.error_code) == (OWN, ErrorCode.NONE)
+    assert list(found.replica_nodes) == [OWN, 2, 3, 4]
+    assert list(found.offline_replicas) == [2, 3, 4]
+
+
+def test_a_replica_in_a_folder_that_failed_is_offline() -> None:
+    good, failed = uuid.UUID(int=201), uuid.UUID(int=202)
+    with_one_folder = cast(RegisterBrokerRecord, broker(2)).replaced(log_dirs=[good])
+    told = [
+        PartitionChangeRecord(partition_id=number, topic_id=uuid.UUID(int=9), directories=[folder])
+        for number, folder in enumerate((good, failed))
+    ]
+    made = handlers(broker(OWN), with_one_folder, *orders((2,), (2,)), *told)
+    assert [list(one.offline_replicas) for one in described(made, 12)] == [[], [2]]
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(5, ErrorCode.LEADER_NOT_AVAILABLE), (6, ErrorCode.LISTENER_NOT_FOUND)]
+)
+def test_a_leader_without_the_listener_of_the_client_is_none_for_it(
+    version: int, code: ErrorCode
+) -> None:
+    lost = PartitionChangeRecord(partition_id=1, topic_id=uuid.UUID(int=9), leader=-1)
+    made = handlers(broker(OWN), broker(3, listener="INTERNAL"), *orders((3,), (3,)), lost)
+    found = [(one.leader_id, one.error_code) for one in described(made, version)]
+    assert found == [(-1, code), (-1, ErrorCode.LEADER_NOT_AVAILABLE)]

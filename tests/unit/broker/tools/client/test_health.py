@@ -17,7 +17,7 @@ from strandline.broker.tools.client.health import (
 WELL = """\
 # TYPE kafka_server_replicamanager_partitioncount gauge
 kafka_server_replicamanager_partitioncount 12
-kafka_controller_kafkacontroller_offlinepartitionscount 0
+kafka_server_replicamanager_offlinereplicacount 0
 strandline_log_directory_free_bytes{directory="/data"} 50000000000
 kafka_log_logcleanermanager_uncleanable_partitions_count 0
 kafka_server_replicamanager_partitionswithlatetransactionscount 0
@@ -62,7 +62,7 @@ def test_a_broker_without_a_remote_tier_is_well() -> None:
 @pytest.mark.parametrize(
     ("series", "value", "what"),
     [
-        ("kafka_controller_kafkacontroller_offlinepartitionscount", "3", "partitions"),
+        ("kafka_server_replicamanager_offlinereplicacount", "3", "partitions"),
         ('strandline_log_directory_free_bytes{directory="/data"}', "1000", "disk of /data"),
         ("kafka_log_logcleanermanager_uncleanable_partitions_count", "1", "compaction"),
         ("kafka_server_replicamanager_partitionswithlatetransactionscount", "2", "transactions"),

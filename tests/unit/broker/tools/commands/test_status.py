@@ -7,8 +7,8 @@ import pytest
 from strandline.broker.cli import main
 from strandline.broker.tools.client.failures import ToolFailure
 from strandline.broker.tools.commands.arguments import TOPICS_SHOWN
-from strandline.broker.tools.commands.metrics_reader import MetricsReader
 from strandline.broker.tools.commands.status import watch
+from strandline.broker.tools.nodes.metrics_reader import MetricsReader
 
 TOPICS = 3000
 URL = "http://127.0.0.1:9404"

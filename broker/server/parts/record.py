@@ -29,16 +29,20 @@ class KeptRecord:
         clock: Clock,
         denials: Denials | None,
         worker: Executor,
-        replicas: ReplicaManager,
+        *,
+        replicas: ReplicaManager | None,
         controller: Controller,
     ) -> None:
-        """Opens the file, which `worker` will write. Raises InvalidConfig if it cannot."""
+        """Opens the file, which `worker` will write. Raises InvalidConfig if it cannot.
+
+        Without `replicas`, at a controller, the topic is left out: it is the brokers'.
+        """
         self._clock = clock
         self._denials = denials
         self._kept: list[WaitingLines] = []
         self._file = None if config.file is None else self._open_file(config.file, worker)
         self._topic = None
-        if config.topic is not None:
+        if config.topic is not None and replicas is not None:
             name = _checked(config.topic)
             self._topic = RecordTopic(name, self._lines(), replicas, controller, clock)
         self.record = AuditRecord(self._add, clock, topic=config.topic)

@@ -26,8 +26,9 @@ class Unready(ToolFailure):
 class MetricsReader:
     """A client of metrics listeners."""
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
+    def __init__(self, settings: Mapping[str, str], *, within_s: float = HTTP_SECONDS_MAX) -> None:
         """`settings` are librdkafka's. Raises WrongUse."""
+        self._within_s = within_s
         self._opener = urllib.request.build_opener(
             # Monitoring addresses are internal, so requests bypass the machine's proxy.
             urllib.request.ProxyHandler({}),
@@ -37,7 +38,7 @@ class MetricsReader:
     def get(self, url: str) -> str:
         """Returns what is there. Raises Unready for a status of 503, and ToolFailure."""
         try:
-            with self._opener.open(url, timeout=HTTP_SECONDS_MAX) as answer:
+            with self._opener.open(url, timeout=self._within_s) as answer:
                 body: bytes = answer.read(PAGE_BYTES_MAX)
         except urllib.error.HTTPError as error:
             if error.code == 503:
