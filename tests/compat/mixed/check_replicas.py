@@ -23,6 +23,7 @@ from bench.comparison.peers import kafka_java
 from tests.compat.mixed.nodes import (
     HEAP,
     KAFKA_ID,
+    SECOND_ID,
     STRANDLINE_ID,
     KafkaNode,
     kafka_broker,
@@ -32,7 +33,6 @@ from tests.compat.mixed.nodes import (
 from tests.support.broker import BrokerProcess, eventually
 
 WAIT_S = 60.0
-SECOND_ID = 10
 OURS = (STRANDLINE_ID, SECOND_ID)
 RECORDS = 500
 
@@ -109,7 +109,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicated]:
         node: strandline_broker(
             folder / f"ours-{node}",
             controller,
-            {"node.id": str(node), "replica.lag.time.max.ms": "10000"},
+            node_id=node,
+            settings={"replica.lag.time.max.ms": "10000"},
         )
         for node in OURS
     }
