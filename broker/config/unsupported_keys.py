@@ -49,8 +49,7 @@ _IGNORED_BY_REASON = {
         inter.broker.protocol.version
         leader.imbalance. controlled.shutdown.
         replication.quota. unclean.leader.election.interval.ms eligible.leader.replicas.enable
-        offsets.topic.replication.factor offsets.commit.
-        transaction.state.log.replication.factor transaction.state.log.min.isr
+        offsets.commit.
         remote.log.manager.follower.thread.pool.size follower.fetch.last.tiered.offset.enable
     """,
     "one partition moves at a time": "num.replica.alter.log.dirs.threads",

@@ -72,6 +72,8 @@ async def start_seat(
         metadata,
         replicas,
         coordinators,
+        # Each replica deletes by itself, as its own files and clock say.
+        retained=lambda: (one.log for one in replicas.partitions()),
         broker_epoch=lambda: membership.manager.epoch,
         on_moved=folders.assignments.check,
     )

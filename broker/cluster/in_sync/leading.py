@@ -169,6 +169,13 @@ class Leading:
             return epochs.starts[-1].start_offset
         return self._local.end_offset
 
+    @property
+    def is_end_known(self) -> bool:
+        """Whether the high watermark has reached this lead: before, it may be one that consumers
+        have seen passed already (KIP-207).
+        """
+        return self._local.high_watermark >= self._epoch_start
+
     def replace_local(self, local: LocalLog) -> None:
         """Goes on over the copy of the log."""
         self._local = local
