@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from binascii import crc32
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from strandline.broker.cluster.metadata.image import NO_LEADER, PartitionImage
 from strandline.broker.cluster.replicas.partition import Partition
@@ -27,11 +27,14 @@ class Fetchers:
         *,
         fetcher_count: int,
         backoff_ms: int,
+        spawn: Callable[[Coroutine[object, object, None]], object],
     ) -> None:
-        """`endpoint_of` makes a connection to a broker."""
+        """`endpoint_of` makes a connection to a broker; `spawn` runs a fetcher."""
         self._endpoint_of = endpoint_of
         self._clock = clock
         self._fetcher_count = fetcher_count
+        self._spawn = spawn
+        self._running: set[Fetcher] = set()
         self._backoff_ms = backoff_ms
         # By leader, and number among those of the leader.
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
@@ -62,16 +65,14 @@ class Fetchers:
             known[0].remove(partition)
 
     async def run(self) -> None:
-        """Runs a task for each fetcher."""
-        running: set[Fetcher] = set()
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                self._is_new.clear()
-                for fetcher in self._fetchers.values():
-                    if fetcher not in running:
-                        running.add(fetcher)
-                        tasks.create_task(fetcher.run(), name=f"fetcher {fetcher.leader.leader_id}")
-                await self._is_new.wait()
+        """Begins each fetcher, from its first partition on."""
+        while True:
+            self._is_new.clear()
+            for fetcher in self._fetchers.values():
+                if fetcher not in self._running:
+                    self._running.add(fetcher)
+                    self._spawn(fetcher.run())
+            await self._is_new.wait()
 
     @property
     def failed_count(self) -> int:

@@ -57,6 +57,7 @@ async def start_seat(
         elsewhere,
         membership.channel(),
         broker_epoch=lambda: membership.manager.epoch,
+        spawn=spawn,
     )
     replicas = await serve_partitions(
         environment, storage, metadata, tiers=tiers, replication=replication.replication

@@ -10,6 +10,7 @@ from strandline.broker.cluster.in_sync.leading import Cluster
 from strandline.broker.cluster.membership.channel import ControllerChannel
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager, Replication
 from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.network.connection import Spawn
 from strandline.broker.replication.alterations import Alterations
 from strandline.broker.replication.fetchers import Fetchers
 from strandline.broker.replication.leader import LeaderEndpoint
@@ -37,6 +38,7 @@ class ReplicationParts(Part):
         channel: ControllerChannel,
         *,
         broker_epoch: Callable[[], int],
+        spawn: Spawn,
     ) -> ReplicationParts:
         clock, settings, node_id = environment.clock, config.replica_fetch, config.node_id
         alterations = Alterations(channel, clock, node_id=node_id, broker_epoch=broker_epoch)
@@ -57,6 +59,7 @@ class ReplicationParts(Part):
             clock,
             fetcher_count=settings.fetcher_count,
             backoff_ms=settings.backoff_ms,
+            spawn=spawn,
         )
         cluster = Cluster(
             node_id=node_id,
