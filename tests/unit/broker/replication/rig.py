@@ -74,6 +74,8 @@ class Control:
         )
         self.nodes: dict[int, Node] = {}
         self.proposals: list[tuple[Leading, Proposal]] = []
+        # The tasks of fetchers.
+        self.running: list[asyncio.Future[Any]] = []
         self.holds = False
 
     def propose(self, topic_id: TopicId, index: int, leading: Leading, proposal: Proposal) -> None:
@@ -248,7 +250,11 @@ def _node(
         )
 
     fetchers = Fetchers(
-        endpoint_of, clock, fetcher_count=config.fetcher_count, backoff_ms=config.backoff_ms
+        endpoint_of,
+        clock,
+        fetcher_count=config.fetcher_count,
+        backoff_ms=config.backoff_ms,
+        spawn=lambda work: control.running.append(asyncio.ensure_future(work)),
     )
     replicas = ReplicaManager(
         dirs := open_dirs(path / str(node_id)),
