@@ -48,7 +48,7 @@ _IGNORED_BY_REASON = {
     "there is one broker, which holds every replica": """
         inter.broker.protocol.version
         leader.imbalance. controlled.shutdown.
-        replication.quota. unclean.leader.election.interval.ms eligible.leader.replicas.enable
+        replication.quota. eligible.leader.replicas.enable
         offsets.commit.
         remote.log.manager.follower.thread.pool.size follower.fetch.last.tiered.offset.enable
     """,
