@@ -47,9 +47,13 @@ FEATURES: Mapping[str, Feature] = {feature.name: feature for feature in _ALL}
 
 # The newest metadata.version whose records this release reads: 4.4-IV2.
 _METADATA_VERSION_READ = 33
+# Those that it decides on itself.
+OWN_LEVELS: Mapping[str, range] = {
+    feature.name: range(feature.lowest, feature.highest + 1) for feature in _ALL
+}
 # Levels that this release follows where another controller decides.
 CLAIMED: Mapping[str, range] = {
-    **{feature.name: range(feature.lowest, feature.highest + 1) for feature in _ALL},
+    **OWN_LEVELS,
     "metadata.version": range(7, _METADATA_VERSION_READ + 1),
     ELIGIBLE_LEADER_REPLICAS: range(2),
     "kraft.version": range(2),
