@@ -6,41 +6,34 @@ Pure: an image in, records out. They say what is so then: which process leads, a
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from functools import partial
+from itertools import chain
 from typing import Final
 
-from strandline.broker.cluster.metadata.image import NO_LEADER, MetadataImage
+from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.cluster.replicas.tiers import is_tiered
+from strandline.broker.controller.heartbeats import fence, unregister
+from strandline.broker.controller.messages import FenceBroker, UnregisterBroker
+from strandline.broker.controller.partitions.alone import entries_of
 from strandline.broker.protocol.formats.metadata_records import (
-    BrokerRegistrationChangeRecord,
     MetadataRecord,
     PartitionChangeRecord,
-    UnregisterBrokerRecord,
 )
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.plurals import counted
 
 SHOWN_MAX: Final = 10
-FENCE: Final = 1
 
 
 def led_by_none(image: MetadataImage, node_id: NodeId) -> Sequence[MetadataRecord]:
     """Fences the lone broker, whose process has ended: its next one may register at once."""
     broker = image.brokers.get(node_id)
-    if broker is None or broker.fenced:
+    if broker is None:
         return ()
-    without_leader = [
-        PartitionChangeRecord(
-            partition_id=partition.partition, topic_id=topic.topic_id, leader=NO_LEADER
-        )
-        for topic in image.topics.values()
-        for partition in topic.partitions
-        if partition.leader == node_id
-    ]
-    fenced = BrokerRegistrationChangeRecord(
-        broker_id=node_id, broker_epoch=broker.broker_epoch, fenced=FENCE
-    )
-    return [*without_leader, fenced]
+    asked = FenceBroker(node_id, broker.broker_epoch)
+    entries, _ = entries_of(image, lambda partitions: fence(partitions, asked))
+    return list(chain(*entries))
 
 
 def led_by_one(image: MetadataImage, node_id: NodeId) -> Sequence[MetadataRecord]:
@@ -51,6 +44,8 @@ def led_by_one(image: MetadataImage, node_id: NodeId) -> Sequence[MetadataRecord
             topic_id=topic.topic_id,
             leader=node_id,
             isr=None if partition.isr == (node_id,) else [node_id],
+            eligible_leader_replicas=[] if partition.eligible_leader_replicas else None,
+            last_known_elr=[] if partition.last_known_elr else None,
         )
         for topic in image.topics.values()
         for partition in topic.partitions
@@ -61,11 +56,13 @@ def led_by_one(image: MetadataImage, node_id: NodeId) -> Sequence[MetadataRecord
 
 def without_brokers(image: MetadataImage, kept: Container[NodeId]) -> Sequence[MetadataRecord]:
     """Unregisters the brokers that are not kept, which have no partition."""
-    return [
-        UnregisterBrokerRecord(broker_id=node_id, broker_epoch=image.brokers[node_id].broker_epoch)
-        for node_id in sorted(image.brokers)
-        if node_id not in kept
-    ]
+    records: list[MetadataRecord] = []
+    for node_id in sorted(image.brokers):
+        if node_id not in kept:
+            asked = UnregisterBroker(node_id)
+            entries, _ = entries_of(image, partial(unregister, asked=asked))
+            records += chain(*entries)
+    return records
 
 
 def check_alone(image: MetadataImage, *kept: NodeId) -> None:
@@ -88,11 +85,10 @@ def check_alone(image: MetadataImage, *kept: NodeId) -> None:
 
 
 def check_not_archived(image: MetadataImage) -> None:
-    """Raises InvalidConfig for topics with an archive: its mirror is that of several brokers."""
+    """Raises InvalidConfig for topics with an archive, which several brokers do not serve yet."""
     tiered = sorted(topic.name for topic in image.topics.values() if is_tiered(topic))
     if tiered:
         raise InvalidConfig(
             f"{counted(len(tiered), 'topic')} with an archive ({', '.join(tiered[:SHOWN_MAX])}):"
-            " the bucket has the metadata of several brokers; stop them, and let `strandline"
-            " restore` make one broker of it, in empty folders"
+            " several brokers do not archive yet, so the folder stays that of a lone broker"
         )
