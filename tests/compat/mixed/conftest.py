@@ -1,3 +1,5 @@
+"""One mixed cluster for all of these tests: it takes half a minute to start."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
