@@ -11,7 +11,7 @@ A broker in a cluster of Apache Kafka's controllers finds what they finalized. I
 that it can follow (`CLAIMED`), and does not take part in a cluster with others: clients would ask
 it for what it does not serve.
 
-eligible.leader.replicas.version  1 (KIP-966): the controller keeps them
+eligible.leader.replicas.version  1 (KIP-966): the controller keeps them; one of ours always does
 kraft.version                     1 (KIP-853): the controllers keep their voters
 """
 
@@ -24,6 +24,7 @@ from strandline.broker.protocol.formats.metadata_records import FeatureLevelReco
 from strandline.storage.errors import UnsupportedFormat
 
 TRANSACTION_VERSION = "transaction.version"
+ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ OWN_LEVELS: Mapping[str, range] = {
 CLAIMED: Mapping[str, range] = {
     **OWN_LEVELS,
     "metadata.version": range(7, _METADATA_VERSION_READ + 1),
-    "eligible.leader.replicas.version": range(2),
+    ELIGIBLE_LEADER_REPLICAS: range(2),
     "kraft.version": range(2),
 }
 

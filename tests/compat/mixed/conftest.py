@@ -1,4 +1,4 @@
-"""One mixed cluster for all of these tests: it takes half a minute to start."""
+"""Kafka's controllers, and brokers of both, for the tests of mixed clusters."""
 
 from __future__ import annotations
 

@@ -91,12 +91,6 @@ def test_what_several_brokers_cannot_have_is_refused(given: str, fault: str) -> 
         planned("log.dirs=/a", given, *archive)
 
 
-def test_the_folder_of_a_lone_broker_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "meta.properties").touch()
-    with pytest.raises(InvalidConfig, match="lone broker"):
-        planned(f"log.dirs={tmp_path}")
-
-
 def test_the_secret_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
     folder = tmp_path / "new"
     with private_files():
