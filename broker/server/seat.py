@@ -26,6 +26,7 @@ from strandline.broker.server.parts.membership import (
     connect_to_controllers,
 )
 from strandline.broker.server.parts.metadata import MetadataParts
+from strandline.broker.server.parts.replication import InSyncWatch, ReplicationParts
 from strandline.broker.server.parts.storage import StorageParts, open_log_dirs
 from strandline.storage.errors import InvalidConfig
 
@@ -48,9 +49,21 @@ async def start_seat(
         storage.log_dirs.log_start_offsets,
         lookups=environment.workers.lookups,
     )
-    replicas = await serve_partitions(environment, storage, metadata, tiers=tiers)
-    folders = await AssignmentParts.make(environment, storage, membership, replicas)
     elsewhere = ElsewhereParts.make(environment, config, metadata, spawn=spawn)
+    replication = ReplicationParts.make(
+        environment,
+        config,
+        metadata,
+        elsewhere,
+        membership.channel(),
+        broker_epoch=lambda: membership.manager.epoch,
+        spawn=spawn,
+    )
+    replicas = await serve_partitions(
+        environment, storage, metadata, tiers=tiers, replication=replication.replication
+    )
+    folders = await AssignmentParts.make(environment, storage, membership, replicas)
+    watch = InSyncWatch.make(replicas, lag_ms_max=config.replica_fetch.lag_ms_max)
     coordinators = await CoordinatorParts.make(
         environment, storage, metadata, replicas, others=elsewhere.brokers
     )
@@ -60,6 +73,8 @@ async def start_seat(
         metadata,
         replicas,
         coordinators,
+        # Each replica deletes by itself, as its own files and clock say.
+        retained=lambda: (one.log for one in replicas.partitions()),
         broker_epoch=lambda: membership.manager.epoch,
         on_moved=folders.assignments.check,
     )
@@ -73,7 +88,18 @@ async def start_seat(
         forwarder=membership.forwarder,
         followed=membership.followed,
     )
-    return Started(front, storage, membership, metadata, folders, elsewhere, coordinators, logs)
+    return Started(
+        front,
+        storage,
+        membership,
+        metadata,
+        folders,
+        elsewhere,
+        replication,
+        watch,
+        coordinators,
+        logs,
+    )
 
 
 def check_seat(config: BrokerConfig) -> None:

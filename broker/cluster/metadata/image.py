@@ -115,11 +115,7 @@ class PartitionImage:
         )
 
     def is_led_by(self, node_id: NodeId) -> bool:
-        """Whether that node leads, and alone has all that was acknowledged.
-
-        Brokers do not replicate yet: a leader with others in sync would answer for them.
-        """
-        return self.leader == node_id and self.isr == (node_id,)
+        return self.leader == node_id
 
     def changed_by(self, change: PartitionChangeRecord) -> PartitionImage:
         """Returns the state after a change (PartitionRegistration.merge)."""
