@@ -47,7 +47,7 @@ _IGNORED_BY_REASON = {
     "there is one broker, which holds every replica": """
         inter.broker.protocol.version replica. num.replica.fetchers
         leader.imbalance. controlled.shutdown.
-        replication.quota. unclean.leader.election.interval.ms eligible.leader.replicas.enable
+        replication.quota. eligible.leader.replicas.enable
         offsets.topic.replication.factor offsets.commit.
         transaction.state.log.replication.factor transaction.state.log.min.isr
         remote.log.manager.follower.thread.pool.size follower.fetch.last.tiered.offset.enable

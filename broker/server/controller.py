@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from strandline.broker.cluster.metadata.active_controller import ActiveController
+from strandline.broker.cluster.metadata.features import ELIGIBLE_LEADER_REPLICAS
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.config.broker_config import BrokerConfig
@@ -24,6 +25,7 @@ from strandline.broker.config.listeners import Listener, listen_at
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.controller.attended_time import AttendedTime
 from strandline.broker.controller.feed import OffsetAndEpoch, ServedMetadataLog
+from strandline.broker.controller.partitions.index import PartitionIndex
 from strandline.broker.controller.sessions import BrokerSessions
 from strandline.broker.controller.snapshot import encode_snapshot
 from strandline.broker.handlers.auth.failed_logins import FailedLogins
@@ -36,6 +38,7 @@ from strandline.broker.handlers.metadata.quorum import KeptLog, QuorumHandler
 from strandline.broker.handlers.services.services import NodeServices
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
+from strandline.broker.protocol.formats.metadata_records import FeatureLevelRecord
 from strandline.broker.protocol.formats.quorum_records import (
     KRaftVersionRecord,
     QuorumRecord,
@@ -123,6 +126,9 @@ async def start_controller(
     storage = await StorageParts.make(environment, config, opened, opening)
     metadata_log = make_metadata_log(storage, clock)
     await in_worker(worker, partial(load_metadata, metadata_log, config, storage.log_dirs, None))
+    if not metadata_log.image.finalized_level(ELIGIBLE_LEADER_REPLICAS):
+        level = FeatureLevelRecord(name=ELIGIBLE_LEADER_REPLICAS, feature_level=1)
+        await in_worker(worker, partial(metadata_log.append, [level]))
     before = metadata_log.image
     await in_worker(worker, metadata_log.begin_epoch)
     view, running = MetadataView(metadata_log.image), RunningConfig(config)
@@ -132,10 +138,12 @@ async def start_controller(
     sessions = BrokerSessions(
         view.image, timeout_s=config.controller.session_timeout_ms / 1000, now_s=time.now_s()
     )
+    index = PartitionIndex()
+    await view.publish_to(index.follow)
     active = ActiveController(
         view,
         metadata_log,
-        {**decisions(running), **controller_decisions(sessions, time)},
+        {**decisions(running), **controller_decisions(running, index, sessions, time)},
         executor=worker,
         on_append=lambda records, offset: feed.append(records, offset, clock.now_ms()),
     )
@@ -289,6 +297,7 @@ async def _make_front(
             **({} if tls is None else {"TLS": partial(tls.renew_forever, running, clock)}),
             "sessions": upkeep.fence_forever,
             "leaders": upkeep.balance_forever,
+            "unclean elections": upkeep.elect_uncleanly_forever,
         },
     )
 

@@ -56,7 +56,7 @@ def forwarding_handlers(
     forwarder: Forwarder, local: Mapping[ApiKey, Handler]
 ) -> dict[ApiKey, Handler]:
     """Returns the handlers that forward; `local` has those of this broker."""
-    handlers = {key: _forwarded(forwarder, refuse) for key, refuse in _REFUSALS.items()}
+    handlers = {key: _forwarded(forwarder, refuse) for key, refuse in REFUSALS.items()}
     for key, rows in _WITH_LOGGERS.items():
         handlers[key] = _split(handlers[key], local[key], rows)
     return handlers
@@ -133,7 +133,7 @@ def _deleted(request: DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsRespo
     )
 
 
-_REFUSALS: Final[Mapping[ApiKey, Refuse]] = {
+REFUSALS: Final[Mapping[ApiKey, Refuse]] = {
     ApiKey.CREATE_TOPICS: _rows(
         CreateTopicsResponse,
         "topics",
