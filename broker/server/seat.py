@@ -29,6 +29,7 @@ from strandline.broker.server.parts.membership import (
 )
 from strandline.broker.server.parts.metadata import MetadataParts
 from strandline.broker.server.parts.part import Part
+from strandline.broker.server.parts.replication import InSyncWatch, ReplicationParts
 from strandline.broker.server.parts.storage import StorageParts, open_log_dirs
 from strandline.storage.errors import InvalidConfig
 
@@ -63,15 +64,26 @@ async def start_seat(
         storage.log_dirs.log_start_offsets,
         lookups=environment.workers.lookups,
     )
+    elsewhere = ElsewhereParts.make(environment, config, metadata, spawn=spawn)
+    replication = ReplicationParts.make(
+        environment,
+        config,
+        metadata,
+        elsewhere,
+        membership.channel(),
+        broker_epoch=lambda: membership.manager.epoch,
+        spawn=spawn,
+    )
     replicas = await serve_partitions(
         environment,
         storage,
         metadata,
         tiers=tiers if archive is None else archive.tiers,
         followers=() if archive is None else [archive.tier.follow],
+        replication=replication.replication,
     )
     folders = await AssignmentParts.make(environment, storage, membership, replicas)
-    elsewhere = ElsewhereParts.make(environment, config, metadata, spawn=spawn)
+    watch = InSyncWatch.make(replicas, lag_ms_max=config.replica_fetch.lag_ms_max)
     coordinators = await CoordinatorParts.make(
         environment, storage, metadata, replicas, others=elsewhere.brokers
     )
@@ -81,6 +93,8 @@ async def start_seat(
         metadata,
         replicas,
         coordinators,
+        # Each replica deletes by itself, as its own files and clock say.
+        retained=lambda: (one.log for one in replicas.partitions()),
         wake_tiering=lambda key: None if archive is None else archive.tier.manager.wake(key),
         broker_epoch=lambda: membership.manager.epoch,
         on_moved=folders.assignments.check,
@@ -99,7 +113,15 @@ async def start_seat(
         followed=membership.followed,
         archive=None if archive is None or archiving is None else archiving.sources(archive.mirror),
     )
-    parts: tuple[Part, ...] = (metadata, folders, elsewhere, coordinators, logs)
+    parts: tuple[Part, ...] = (
+        metadata,
+        folders,
+        elsewhere,
+        replication,
+        watch,
+        coordinators,
+        logs,
+    )
     if archiving is not None:
         parts = (archiving, *parts)
     return Started(front, storage, membership, *parts)

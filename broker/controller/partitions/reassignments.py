@@ -16,7 +16,6 @@ from strandline.broker.cluster.metadata.controller_messages import Decision, Out
 from strandline.broker.cluster.metadata.image import (
     NO_LEADER,
     SAME_LEADER,
-    MetadataImage,
     PartitionImage,
 )
 from strandline.broker.cluster.metadata.placement import check_assignments
@@ -31,42 +30,26 @@ from strandline.broker.controller.partitions.messages import (
     ReassignPartitions,
 )
 from strandline.broker.controller.partitions.reassigned import Reassignment, Revert, without
-from strandline.broker.controller.partitions.turns import PLACES_PER_TURN
-from strandline.broker.protocol.formats.metadata_records import (
-    MetadataRecord,
-    PartitionChangeRecord,
-)
+from strandline.broker.controller.partitions.turns import in_turns
+from strandline.broker.protocol.formats.metadata_records import PartitionChangeRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
 
 
 def reassign(partitions: Partitions, asked: ReassignPartitions) -> Decision[Reassigned]:
     """Begins or cancels the reassignment of each partition, or refuses it."""
-    return _reassign_more(partitions, asked, list(asked.replicas), {})
+    outcomes: dict[PartitionNumber, Outcome] = {}
 
-
-def _reassign_more(
-    partitions: Partitions,
-    asked: ReassignPartitions,
-    wanted: Sequence[PartitionNumber],
-    outcomes: dict[PartitionNumber, Outcome],
-) -> Decision[Reassigned]:
-    records: list[MetadataRecord] = []
-    for one in wanted[:PLACES_PER_TURN]:
-        outcomes[one] = Outcome()
+    def change(partitions: Partitions, one: PartitionNumber) -> PartitionChangeRecord | None:
         try:
             record = _reassigned(partitions, one, asked)
         except Refusal as refusal:
             outcomes[one] = Outcome(error_code=refusal.error_code, error_message=refusal.message)
-        else:
-            records += [] if record is None else [record]
-    later = wanted[PLACES_PER_TURN:]
-    if later:
+            return None
+        outcomes[one] = Outcome()
+        return record
 
-        def then(image: MetadataImage) -> Decision[Reassigned]:
-            return _reassign_more(partitions.at(image), asked, later, outcomes)
-
-        return Decision(records=tuple(records), results=(), then=then)
-    return Decision(records=tuple(records), results=(Reassigned(outcomes),))
+    done = Decision(records=(), results=(Reassigned(outcomes),))
+    return in_turns(partitions, list(asked.replicas), change, lambda _: done)
 
 
 def _reassigned(

@@ -176,17 +176,18 @@ class MembershipParts(Part):
             ) from None
         log.info("broker registered", extra={"fields": {"broker_epoch": epoch}})
         await following.meanwhile(living.meanwhile(feed.reached(epoch)))  # 4
+        controller = RemoteController(
+            channel(),
+            view,
+            node_id=config.node_id,
+            broker_epoch=lambda: manager.epoch,
+            request_ms_max=config.peers.request_ms_max,
+            until=feed.until,
+        )
         return cls(
             view=view,
-            controller=RemoteController(
-                channel(),
-                view,
-                node_id=config.node_id,
-                broker_epoch=lambda: manager.epoch,
-                request_ms_max=config.peers.request_ms_max,
-                until=feed.until,
-            ),
-            forwarder=Forwarder(channel(), clock),
+            controller=controller,
+            forwarder=Forwarder(channel(), clock, arrived=controller.arrived),
             manager=manager,
             followed=lambda: feed.applied_offset,
             channel=channel,
