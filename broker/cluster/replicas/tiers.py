@@ -213,7 +213,11 @@ class SharedTiers(BothTiers):
         self._note_topics(delta)
         for topic in delta.topics.changed():
             before = delta.topics.before.get(topic.topic_id)
-            if before is not None and is_tiered(before) and not is_tiered(topic):
+            if before is None or is_tiered(before) == is_tiered(topic):
+                continue
+            if is_tiered(topic):
+                self._manager.keep_topic(topic.topic_id)
+            else:
                 self._manager.disable_topic(describe(topic))
 
 
