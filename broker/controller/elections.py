@@ -32,6 +32,7 @@ from strandline.broker.protocol.formats.metadata_records import (
     UNASSIGNED_DIRECTORY,
     MetadataRecord,
     PartitionChangeRecord,
+    RegisterBrokerRecord,
 )
 
 UNCLEAN_ELECTIONS: Final = "unclean.leader.election.enable"
@@ -95,6 +96,16 @@ def in_sync(image: MetadataImage, node_id: NodeId) -> Iterator[Located]:
 
 def leaderless(image: MetadataImage) -> Iterator[Located]:
     return partitions(image, lambda one: one.leader == NO_LEADER)
+
+
+def in_lost_folders(image: MetadataImage, broker: RegisterBrokerRecord) -> Iterator[Located]:
+    """Yields the partitions of which a broker had a replica in a log folder that it lacks now."""
+    node = broker.broker_id
+
+    def is_lost(one: PartitionImage) -> bool:
+        return node in one.replicas and not is_online(broker, directory_of(one, node))
+
+    return partitions(image, is_lost)
 
 
 def not_preferred(image: MetadataImage) -> Iterator[Located]:
