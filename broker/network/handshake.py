@@ -1,8 +1,13 @@
-"""Handshakes of TLS: they run in threads, because one costs the loop a millisecond.
+"""Handshakes of TLS: what costs a quarter of a millisecond or more runs in threads.
 
     accepted ──► WAITING ── bytes came ──► WORKING ──► done: a transport, and who the peer is
                     ▲                         │
                     └── OpenSSL wants more ───┴──► failed: an alert, a pause, and the end
+
+The first step computes a secret and signs, and the step with the client's certificate checks it:
+milliseconds, for some keys. The last step of TLS 1.3 costs less than the way to a thread and back,
+so it is done here. The loop waits for all that are in a handshake by one descriptor: those that are
+ready have a turn together in each of its rounds.
 
 A connection begins only when its handshake is done. Until then the server has this in its place,
 which takes part in its limits: of connections, of those that log in at a time, and of their time.
@@ -12,17 +17,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
 from contextlib import suppress
-from functools import partial
 
 from strandline.broker.network.client_hello import HelloRefused, is_complete
+from strandline.broker.network.handshake_steps import Steps, next_step
 from strandline.broker.network.tls_transport import Scratch, TlsSession, TlsTransport
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.resizable_pool import Pool
 from strandline.storage.errors import OutOfResources
 from strandline.storage.quiet_log import QuietLog
 
@@ -31,6 +37,12 @@ log = logging.getLogger(__name__)
 # Of one peer, all together: a chain of certificates has some KiB, of which Java reads 32.
 HANDSHAKE_BYTES_MAX = 128 * 1024
 _RECEIVE_BYTES = 16 * 1024
+# In each round of the loop; others wait no longer for them than for one request.
+TURN_HANDSHAKES_MAX = 16
+# Kinds of records (RFC 8446, 5.1): one that says nothing, and one that is sealed.
+_CHANGE_CIPHER_SPEC, _SEALED = 20, 23
+_CHANGE_CIPHER_SPEC_BYTES = 6
+_GONE = select.EPOLLHUP | select.EPOLLERR
 # A line for each reason in this time: peers retry at once.
 LOG_S = 10.0
 
@@ -63,7 +75,7 @@ _BY_REASON = {
 }
 
 
-def reason_of(error: OSError) -> str:
+def reason_of(error: Exception) -> str:
     """Returns one of the few reasons that the metric has."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _BY_VERIFICATION.get(error.verify_code, "untrusted")
@@ -71,7 +83,7 @@ def reason_of(error: OSError) -> str:
         reason = error.reason or ""
         # What the peer does not like of us; usually the certificate.
         return _BY_REASON.get(reason, "alert" if "ALERT" in reason else OTHER)
-    return DISCONNECTED
+    return DISCONNECTED if isinstance(error, OSError) else OTHER
 
 
 class Handshakes:
@@ -80,7 +92,7 @@ class Handshakes:
     def __init__(
         self,
         contexts: Mapping[str, Callable[[], ssl.SSLContext]],
-        workers: Executor,
+        workers: Pool,
         clock: Clock,
         *,
         failed_delay_s: float,
@@ -88,12 +100,15 @@ class Handshakes:
         """`contexts` return that of the moment, by listener. A failed one is closed after a delay,
         which lets its alert arrive.
         """
-        self.workers = workers
         self.clock = clock
         self.failed_delay_s = failed_delay_s
         self.scratch = Scratch()
         self.loop = asyncio.get_running_loop()
+        self.steps = Steps(workers, self.loop)
         self._contexts = contexts
+        # Those that wait for bytes, by descriptor. The loop sees them all as one.
+        self._waiting: dict[int, Handshake] = {}
+        self._ready = select.epoll()
         self._quiet_log = QuietLog(log, clock, quiet_s=LOG_S)
         # By listener, protocol and cipher suite; by listener and reason.
         self.done: Counter[tuple[str, str, str]] = Counter()
@@ -126,6 +141,32 @@ class Handshakes:
             on_closed=on_closed,
         )
 
+    def wait_for(self, handshake: Handshake) -> None:
+        """Calls its `on_ready` in a turn, once its socket has something."""
+        if not self._waiting:
+            self.loop.add_reader(self._ready.fileno(), self._take_turn)
+        self._waiting[handshake.descriptor] = handshake
+        self._ready.register(handshake.descriptor, select.EPOLLIN)
+
+    def wait_no_more(self, handshake: Handshake) -> None:
+        """Before its socket is closed; does nothing for one that does not wait."""
+        if self._waiting.pop(handshake.descriptor, None) is not None:
+            self._ready.unregister(handshake.descriptor)
+            if not self._waiting:
+                self.loop.remove_reader(self._ready.fileno())
+
+    def _take_turn(self) -> None:
+        """Those that get no turn now stay ready, behind the others."""
+        for descriptor, events in self._ready.poll(0, TURN_HANDSHAKES_MAX):
+            waiting = self._waiting.get(descriptor)
+            if waiting is not None:
+                waiting.on_ready(is_gone=bool(events & _GONE))
+
+    def close(self) -> None:
+        """Ends what runs in threads."""
+        self.steps.close()
+        self._ready.close()
+
     def count(self, listener: str, tls: ssl.SSLObject) -> None:
         suite = tls.cipher()
         self.done[listener, tls.version() or "", suite[0] if suite else ""] += 1
@@ -152,16 +193,15 @@ class Handshake:
     __slots__ = (
         "_all",
         "_context",
-        "_descriptor",
         "_head",
-        "_is_reading",
-        "_is_working",
+        "_is_over",
         "_on_closed",
         "_on_done",
         "_received_bytes",
         "_session",
         "_socket",
         "closed",
+        "descriptor",
         "listener",
         "opened_s",
         "peer",
@@ -181,7 +221,7 @@ class Handshake:
     ) -> None:
         self._all = handshakes
         self._socket = connected
-        self._descriptor = connected.fileno()
+        self.descriptor = connected.fileno()
         self._context = context
         # What came before there is a session.
         self._head = bytearray()
@@ -189,21 +229,22 @@ class Handshake:
         self._on_done = on_done
         self._on_closed = on_closed
         self._received_bytes = 0
-        self._is_working = False
         self.peer = peer
         self.peer_address = peer.rpartition(":")[0]
         self.listener = listener
         self.closed = False
+        # Whether it is done, or has failed.
+        self._is_over = False
         self.opened_s = handshakes.clock.monotonic_s()
-        self._is_reading = True
-        handshakes.loop.add_reader(self._descriptor, self._on_readable)
+        handshakes.wait_for(self)
 
     def __repr__(self) -> str:
         return f"<Handshake {self.peer} received={self._received_bytes}>"
 
-    def _on_readable(self) -> None:
-        if self._is_working:
-            self._stop_reading()
+    def on_ready(self, *, is_gone: bool) -> None:
+        """Takes what has come, and the next step with it; none for a client that is gone."""
+        if is_gone:
+            self._fail(DISCONNECTED, "the client left")
             return
         received = self._all.scratch.received[:_RECEIVE_BYTES]
         try:
@@ -229,8 +270,7 @@ class Handshake:
             self._begin()
         else:
             self._session.incoming.write(received[:size])
-        if self._session is not None:
-            self._go_on(self._session)
+            self._go_on(self._session, is_last=_is_last(received[:size]))
 
     def _begin(self) -> None:
         """Makes the session once there is a first message for it."""
@@ -240,35 +280,37 @@ class Handshake:
         except HelloRefused as error:
             self._fail(OTHER, str(error))
             return
-        self._session = TlsSession.of_server(self._context())
-        self._session.incoming.write(self._head)
+        self._session = session = TlsSession.of_server(self._context())
+        session.incoming.write(self._head)
         self._head.clear()
+        self._go_on(session, is_last=False)
 
-    def _go_on(self, session: TlsSession) -> None:
-        self._is_working = True
+    def _go_on(self, session: TlsSession, *, is_last: bool) -> None:
+        if is_last and session.tls.context.verify_mode == ssl.CERT_NONE:
+            self._on_step(session, next_step(session.tls))
+            return
+        self._all.wait_no_more(self)
         try:
-            step = self._all.loop.run_in_executor(self._all.workers, _step, session.tls)
+            self._all.steps.take(session.tls, self._on_taken)
         except (OutOfResources, RuntimeError) as error:
             self._fail(OTHER, str(error))
-            return
-        step.add_done_callback(partial(self._on_step, session))
 
-    def _on_step(self, session: TlsSession, step: asyncio.Future[OSError | bool]) -> None:
-        self._is_working = False
-        if self.closed or step.cancelled():
-            return
-        found = step.result()
+    def _on_taken(self, found: Exception | bool) -> None:
+        if not self.closed:
+            assert self._session is not None
+            self._on_step(self._session, found)
+            if not self._is_over:
+                self._all.wait_for(self)
+
+    def _on_step(self, session: TlsSession, found: Exception | bool) -> None:
         is_sent = self._flush(session)
-        if isinstance(found, OSError):
+        if isinstance(found, Exception):
             message = getattr(found, "verify_message", "") or getattr(found, "reason", "")
             self._fail(reason_of(found), message or str(found))
         elif not is_sent:
             self._fail(OTHER, "the client does not read")
         elif found:
             self._finish(session)
-        elif not self._is_reading:
-            self._is_reading = True
-            self._all.loop.add_reader(self._descriptor, self._on_readable)
 
     def _flush(self, session: TlsSession) -> bool:
         """Sends what OpenSSL has to say: a few KiB, for which each new socket has room."""
@@ -279,22 +321,17 @@ class Handshake:
             return False
 
     def _finish(self, session: TlsSession) -> None:
-        self.closed = True
-        self._stop_reading()
+        self._all.wait_no_more(self)
+        self.closed = self._is_over = True
         tls = session.tls
         self._all.count(self.listener, tls)
         transport = TlsTransport(self._socket, self._all.loop, session, self._all.scratch)
         self._on_done(self, transport, tls.getpeercert(binary_form=True))
 
-    def _stop_reading(self) -> None:
-        if self._is_reading:
-            self._is_reading = False
-            self._all.loop.remove_reader(self._descriptor)
-
     def _fail(self, reason: str, message: str) -> None:
         self._all.fail(self.listener, self.peer, reason, message)
-        self._is_working = True
-        self._stop_reading()
+        self._is_over = True
+        self._all.wait_no_more(self)
         # An immediate end could overtake the alert, and the client would see no reason.
         with suppress(OSError):
             if reason == PLAINTEXT:
@@ -307,18 +344,15 @@ class Handshake:
         if self.closed:
             return
         self.closed = True
-        self._stop_reading()
+        self._all.wait_no_more(self)
         self._socket.close()
         log.debug("handshake ended", extra={"fields": {"peer": self.peer, "reason": reason}})
         self._on_closed(self)
 
 
-def _step(tls: ssl.SSLObject) -> OSError | bool:
-    """Goes on with the handshake, in a thread; returns whether it is done, or why it failed."""
-    try:
-        tls.do_handshake()
-    except ssl.SSLWantReadError:
-        return False
-    except OSError as error:
-        return error
-    return True
+def _is_last(received: memoryview) -> bool:
+    """Whether it is what ends a handshake of TLS 1.3: before that there are keys to compute."""
+    kind = received[0]
+    if kind == _CHANGE_CIPHER_SPEC and len(received) > _CHANGE_CIPHER_SPEC_BYTES:
+        kind = received[_CHANGE_CIPHER_SPEC_BYTES]
+    return kind == _SEALED

@@ -480,6 +480,8 @@ class Server:
             self._close_held(held)
         for handshake in tuple(self._in_handshake):
             handshake.close("broker is stopping")
+        if self._handshakes is not None:
+            self._handshakes.close()
         for connection in tuple(self._connections):
             connection.close("broker is stopping")
         if self._cold_turns is not None:

@@ -81,6 +81,7 @@ class TlsTransport:
         "_has_more",
         "_incoming",
         "_is_at_end",
+        "_is_cut_off",
         "_is_held",
         "_loop",
         "_on_readable",
@@ -118,6 +119,8 @@ class TlsTransport:
         # Whether OpenSSL may have more without another byte of the socket.
         self._has_more = session.incoming.pending > 0
         self._is_at_end = False
+        # Whether the socket ended, and the peer did not say so in a record.
+        self._is_cut_off = False
         # Whether nothing is read because the socket does not take what the peer asked for.
         self._is_held = False
         # Given to OpenSSL, and not accounted for by data and the frames of records.
@@ -253,7 +256,7 @@ class TlsTransport:
         received = self._scratch.received
         size = self._socket.recv_into(received, min(2 * wanted_bytes, RECEIVED_BYTES_MAX))
         if not size:
-            self._is_at_end = True
+            self._is_at_end = self._is_cut_off = True
             return
         self._give(received[: min(size, FEED_BYTES)])
         if size > FEED_BYTES:
@@ -363,13 +366,15 @@ class TlsTransport:
         return chunk[:end]
 
     def close(self) -> None:
-        """As Transport; tells the peer, if no record is under way to it."""
+        """As Transport; tells the peer, unless a record is under way to it, or it has ended the
+        connection without a word itself.
+        """
         if self._telling is not None:
             self._telling.cancel()
         self._on_readable = self._on_writable = None
         self._loop.remove_reader(self._descriptor)
         self._loop.remove_writer(self._descriptor)
-        if not self._sealed:
+        if not self._sealed and not self._is_cut_off:
             with suppress(OSError, ValueError):
                 self._tls.unwrap()
             with suppress(OSError):

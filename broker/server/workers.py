@@ -44,8 +44,7 @@ SYNC_THREADS = 8
 # Codecs release the GIL while they work, so a second thread helps; each may hold a whole
 # decompressed batch.
 RECORD_THREADS = 2
-
-# A handshake is a millisecond of OpenSSL, which releases the GIL meanwhile.
+# A step of a handshake is OpenSSL's, which releases the GIL meanwhile.
 HANDSHAKE_THREADS = 2
 
 MakePool: TypeAlias = Callable[[int, str], Pool]

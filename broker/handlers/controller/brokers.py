@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from strandline.broker.cluster.metadata.controller_messages import Controller
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.controller.attended_time import AttendedTime
-from strandline.broker.controller.elections import in_lost_folders
 from strandline.broker.controller.messages import (
     AllocateBlock,
     AssignDirectories,
@@ -25,6 +24,7 @@ from strandline.broker.controller.messages import (
     RegisterBroker,
     ReplicaInFolder,
 )
+from strandline.broker.controller.partitions.lost import in_lost_folders
 from strandline.broker.controller.sessions import BrokerSessions, Registration
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import RequestContext

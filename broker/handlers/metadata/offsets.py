@@ -64,6 +64,7 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 # The version without record timestamps.
 VERSION_OF_BORDERS = 0
+FIRST_VERSION_WITH_UNAVAILABLE = 5
 # The first version whose clients know the special timestamp.
 _FIRST_VERSION = {
     MAX_TIMESTAMP: 7,
@@ -106,7 +107,12 @@ class OffsetHandlers:
             for topic in request.topics
             for wanted in topic.partitions
         )
-        isolation = Isolation.of_consumer(request.isolation_level)
+        isolation = (
+            # A follower's log goes on to the end of its leader's.
+            Isolation.LOG_END
+            if request.replica_id >= 0
+            else Isolation.of_consumer(request.isolation_level)
+        )
         topics: list[ListOffsetsResponseTopic] = []
         lookups: list[_Lookup] = []
         for topic in request.topics:
@@ -120,6 +126,8 @@ class OffsetHandlers:
                     answer = _no_offset(wanted, partition.code)
                 elif context.api_version == VERSION_OF_BORDERS:
                     answer = self._borders(partition, wanted)
+                elif not _is_end_known(partition, wanted.timestamp, isolation):
+                    answer = _no_offset(wanted, _unavailable(context.api_version))
                 elif wanted.timestamp in _IN_MEMORY:
                     known = _known_offset(partition, wanted.timestamp, isolation)
                     answer = _offset(wanted, known)
@@ -299,6 +307,20 @@ class OffsetHandlers:
             return row(low_watermark=partition.log.delete_records(wanted.offset))
         except (RecordsRejected, StorageError) as error:
             return row(error_code=error.kafka_code)
+
+
+def _is_end_known(partition: Partition, timestamp: int, isolation: Isolation) -> bool:
+    """Whether the answer cannot lie before what this client has seen of an earlier leader."""
+    leading = partition.leading
+    if leading is None or leading.is_end_known or isolation is Isolation.LOG_END:
+        return True
+    return timestamp not in (LATEST, MAX_TIMESTAMP) and timestamp < 0
+
+
+def _unavailable(version: int) -> ErrorCode:
+    if version < FIRST_VERSION_WITH_UNAVAILABLE:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return ErrorCode.OFFSET_NOT_AVAILABLE
 
 
 def _known_offset(partition: Partition, timestamp: int, isolation: Isolation) -> TimestampOffset:

@@ -129,11 +129,6 @@ def _check(config: BrokerConfig, count: int) -> None:
             "strandline.brokers and process.roles or controller.quorum.*: several brokers of one"
             " machine have a controller of their own"
         )
-    if config.archive.is_enabled:
-        raise InvalidConfig(
-            "strandline.brokers and remote.log.storage.system.enable=true: several brokers do not"
-            " archive yet; leave one out"
-        )
     if any(one.port <= 1 for one in config.listeners):
         raise InvalidConfig(
             "listeners: several brokers need a first port, 2 at least: the controller has the one"
@@ -145,7 +140,7 @@ def _check(config: BrokerConfig, count: int) -> None:
 
 def _shared(config: BrokerConfig, controller: Listener, secret: str) -> dict[str, str]:
     """The properties that all processes have."""
-    own = {"strandline.brokers", "broker.id", "log.dir"}
+    own = {"strandline.brokers", "broker.id", "log.dir", "advertised.listeners"}
     kept = {name: text for name, text in config.given.items() if name not in own}
     login = (
         "org.apache.kafka.common.security.plain.PlainLoginModule required"

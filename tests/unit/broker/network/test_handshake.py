@@ -6,21 +6,26 @@ import asyncio
 import select
 import socket
 import ssl
+import struct
+import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from tempfile import NamedTemporaryFile
 
 import pytest
 
+from strandline.broker.network import handshake as handshake_module
+from strandline.broker.network import handshake_steps as steps_module
 from strandline.broker.network import logins as logins_module
 from strandline.broker.network.config import NetworkConfig
 from strandline.broker.network.handshake import HANDSHAKE_BYTES_MAX, PLAINTEXT_ALERT, Handshakes
 from strandline.broker.network.logins import LOGIN_GRACE_S, LOGIN_S
 from strandline.broker.network.responses import CloseConnectionError, RequestHandler
 from strandline.broker.network.server import Server
-from strandline.broker.tls.config import REQUESTED, REQUIRED, TlsConfig
+from strandline.broker.tls.config import NONE, REQUESTED, REQUIRED, TlsConfig
+from strandline.storage.concurrency.resizable_pool import ResizablePool
+from strandline.storage.errors import OutOfResources
 from tests.support.certificates import Authority, Issued
 from tests.support.manual_clock import ManualClock
 from tests.unit.broker.network.test_sealed_transport import Echo, frames, until
@@ -36,7 +41,7 @@ class World:
         self.clock = ManualClock()
         self.certificates: list[bytes | None] = []
         self.refuses: Exception | None = None
-        self.workers = ThreadPoolExecutor(2)
+        self.workers = ResizablePool(2, "handshakes")
         context = context_of(config)
         self.handshakes = Handshakes(
             {"TLS": lambda: context}, self.workers, self.clock, failed_delay_s=FAILED_DELAY_S
@@ -93,6 +98,11 @@ class World:
         self.workers.shutdown()
         for client in self.clients:
             client.close()
+
+
+def reset(connected: socket.socket) -> None:
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connected.close()
 
 
 def can_send(connected: socket.socket) -> bool:
@@ -333,6 +343,140 @@ def test_a_first_message_that_no_client_sends_is_refused_at_once(said: bytes) ->
         await asyncio.get_running_loop().sock_sendall(client.socket, said)
         assert await client.is_cut_off()
         await until(lambda: world.handshakes.failed == {("TLS", "other"): 1})
+
+    run(test)
+
+
+def until_1_2() -> ssl.SSLContext:
+    context = authority().client_context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+class Steps:
+    """Counts the steps in the loop and in threads."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.in_loop = self.in_threads = 0
+        self._loop = threading.get_ident()
+        self._take = handshake_module.next_step
+        patch.setattr(handshake_module, "next_step", self._next)
+        patch.setattr(steps_module, "next_step", self._next)
+
+    def _next(self, tls: ssl.SSLObject) -> Exception | bool:
+        if threading.get_ident() == self._loop:
+            self.in_loop += 1
+        else:
+            self.in_threads += 1
+        return self._take(tls)
+
+
+@pytest.mark.parametrize(
+    ("client", "client_auth", "in_threads", "in_loop"),
+    [
+        (lambda: authority().client_context(), NONE, 1, 1),
+        (lambda: shown(authority().issue("writer")), REQUIRED, 2, 0),
+        (until_1_2, NONE, 2, 0),
+    ],
+)
+def test_only_the_end_of_a_handshake_without_a_certificate_is_done_in_the_loop(
+    client: Callable[[], ssl.SSLContext],
+    client_auth: str,
+    in_threads: int,
+    in_loop: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: World) -> None:
+        steps = Steps(monkeypatch)
+        await world.answered(client())
+        assert (steps.in_threads, steps.in_loop) == (in_threads, in_loop)
+
+    run(test, TlsConfig(client_auth=client_auth))
+
+
+def test_a_second_hello_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients offer a key of X25519, and are asked for one of P-256."""
+
+    async def test(world: World) -> None:
+        steps = Steps(monkeypatch)
+        world.handshakes.context("TLS").set_ecdh_curve("prime256v1")
+        await world.answered()
+        assert (steps.in_threads, steps.in_loop) == (2, 1)
+
+    run(test)
+
+
+def test_a_step_that_fails_by_a_bug_ends_its_handshake_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken:
+        def do_handshake(self) -> None:
+            raise ValueError("a bug")
+
+    async def test(world: World) -> None:
+        take = handshake_module.next_step
+        with monkeypatch.context() as patch:
+            patch.setattr(steps_module, "next_step", lambda _: take(Broken()))  # type: ignore[arg-type]
+            assert await world.refused(world.client()) == "other"
+        await world.answered()
+
+    run(test)
+
+
+def test_handshakes_go_on_with_fewer_threads_and_end_without_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: World) -> None:
+        submit = world.workers.submit
+
+        def none_left(*_: object) -> None:
+            raise OutOfResources("no thread")
+
+        monkeypatch.setattr(world.workers, "submit", none_left)
+        assert await world.refused(world.client()) == "other"
+        monkeypatch.setattr(world.workers, "submit", submit)
+        await world.answered()
+        monkeypatch.setattr(world.workers, "submit", none_left)
+        await world.answered()
+
+    run(test)
+
+
+def test_others_have_their_turn_between_many_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handshake_module, "TURN_HANDSHAKES_MAX", 1)
+
+    async def test(world: World) -> None:
+        first = await world.answered()
+        newcomers = [world.client() for _ in range(20)]
+        await until(lambda: world.server.statistics().logins == 20)
+        taken = []
+        monkeypatch.setattr(world.handshakes.steps, "take", lambda *step: taken.append(step))
+        for newcomer in newcomers:
+            with suppress(ssl.SSLWantReadError):
+                newcomer.tls.do_handshake()
+            newcomer.socket.send(newcomer.outgoing.read())
+        await first.send(frames(b"hello"))
+        assert await first.receive(5) == b"hello"
+        assert len(taken) < 10
+        await until(lambda: len(taken) == 20)
+
+    run(test)
+
+
+def test_a_client_that_sent_its_hello_and_left_costs_no_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(world: World) -> None:
+        steps = Steps(monkeypatch)
+        client = world.client()
+        with suppress(ssl.SSLWantReadError):
+            client.tls.do_handshake()
+        await until(lambda: world.server.statistics().logins == 1)
+        client.socket.send(client.outgoing.read())
+        reset(client.socket)
+        await until(lambda: world.handshakes.failed == {("TLS", "disconnected"): 1})
+        await until(lambda: not world.server.statistics().connections)
+        assert (steps.in_threads, steps.in_loop) == (0, 0)
 
     run(test)
 

@@ -198,6 +198,20 @@ def test_a_client_that_is_left_is_told_so() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("says_so", [True, False])
+def test_who_leaves_with_a_word_gets_one_back_and_others_get_none(says_so: bool) -> None:
+    async def main() -> None:
+        async with connected(Echo()) as (connection, client):
+            if says_so:
+                await client.leave()
+            else:
+                client.socket.shutdown(socket.SHUT_WR)
+            await until(lambda: connection.closed)
+            assert await client.receive_some() is says_so
+
+    asyncio.run(main())
+
+
 def test_bytes_that_were_altered_on_their_way_end_the_connection() -> None:
     async def main() -> None:
         async with connected(Echo()) as (connection, client):
