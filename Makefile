@@ -69,7 +69,8 @@ demo: $(DEMO) $(MINISTACK) java ## the main job on real data: produce, archive t
 	@$(PY) -m demo $(DEMO_ARGS)
 
 .PHONY: demo-cluster
-demo-cluster: $(DEMO) ## three brokers, a producer and a group, and kill -9 of one: how long its partitions wait
+demo-cluster: $(DEMO) java ## three brokers, a producer and a group, kill -9 of one: how long its partitions wait; and Spark
+	@$(MAKE) $(JAR)
 	@$(PY) -m demo.cluster $(DEMO_ARGS)
 
 .PHONY: test
