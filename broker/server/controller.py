@@ -141,7 +141,10 @@ async def start_controller(
     active = ActiveController(
         view,
         metadata_log,
-        {**decisions(running), **controller_decisions(running, index, sessions, time)},
+        {
+            **decisions(running, notes_purges=False),
+            **controller_decisions(running, index, sessions, time),
+        },
         executor=worker,
         on_append=lambda records, offset: feed.append(records, offset, clock.now_ms()),
     )

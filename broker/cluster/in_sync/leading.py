@@ -189,6 +189,11 @@ class Leading:
         return min(self._local.config.min_insync_replicas, len(self._followers) + 1)
 
     @property
+    def is_under_replicated(self) -> bool:
+        """Whether a replica is not in sync."""
+        return len(self.in_sync.committed) <= len(self._followers)
+
+    @property
     def is_under_min_in_sync(self) -> bool:
         return len(self.in_sync.committed) < self.min_in_sync
 
@@ -270,6 +275,16 @@ class Leading:
         ):
             wanted = in_sync.committed | {follower.broker_id}
             self._propose(wanted, joining=follower.broker_id)
+
+    def low_watermark(self, log_start_offset: Offset) -> Offset:
+        """Returns where the logs of all replicas begin whose brokers live, with this one's."""
+        brokers = self._cluster.brokers()
+        lowest = log_start_offset
+        for one in self._followers.values():
+            broker = brokers.get(one.broker_id)
+            if broker is not None and not broker.fenced:
+                lowest = min(lowest, one.log_start_offset)
+        return lowest
 
     def shrink(self) -> None:
         """Proposes the set without those that have not been caught up for too long."""

@@ -163,7 +163,7 @@ class MetadataReplay:
             content = data[batch.position : batch.end_position]
             check_crc(content, batch.header)
             _apply(found, _records_of(_Pending(batch.header, content)))
-        self._end_delta(found, end_offset)
+        self._end_delta(found, end_offset, epoch)
         self.image = found.image()
         self.next_offset, self.last_epoch = end_offset, epoch
         self.applied_offset = end_offset - 1
@@ -186,7 +186,7 @@ class MetadataReplay:
                 if self._transaction is None:
                     applied_offset = batch.header.last_offset
             if has_effect:
-                self._end_delta(delta, applied_offset + 1)
+                self._end_delta(delta, applied_offset + 1, ready[-1].header.leader_epoch)
                 self.image = delta.image()
         except BaseException:
             self._transaction = open_records
@@ -199,11 +199,11 @@ class MetadataReplay:
         self._committed_end, self._committed_epoch = last.next_offset, last.leader_epoch
         return Applied(delta, self.image) if has_effect else None
 
-    def _end_delta(self, delta: MetadataDelta, next_offset: Offset) -> None:
+    def _end_delta(self, delta: MetadataDelta, next_offset: Offset, epoch: Epoch) -> None:
         check_features(delta.feature_levels.after)
         # Kafka's log counts records: no other version of an image has the same number.
         delta.version = delta.next_offset = next_offset
-        delta.cluster_id = self._cluster_id
+        delta.cluster_id, delta.epoch = self._cluster_id, epoch
 
     def _whole_transactions(self, records: Iterable[MetadataRecord]) -> Iterator[MetadataRecord]:
         """Yields the records that count, those of a transaction when it ends."""

@@ -138,6 +138,19 @@ class PartitionImage:
         partition_epoch = max(epoch, self.partition_epoch + 1)
         return replace(self, leader_epoch=epoch, partition_epoch=partition_epoch)
 
+    def taken_over_by(self, node_id: NodeId) -> PartitionImage:
+        """Returns the state with that node as the only replica, which leads."""
+        nodes = (node_id,)
+        return PartitionImage(
+            partition=self.partition,
+            leader=node_id,
+            leader_epoch=self.leader_epoch + 1,
+            partition_epoch=self.partition_epoch + 1,
+            replicas=nodes,
+            isr=nodes,
+            directories=(UNASSIGNED_DIRECTORY,),
+        )
+
     def record(self, topic_id: TopicId) -> PartitionRecord:
         """Returns the record that makes this state."""
         return PartitionRecord(

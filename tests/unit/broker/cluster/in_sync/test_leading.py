@@ -292,6 +292,7 @@ def test_with_too_few_in_sync_nothing_more_becomes_visible(tmp_path: Path) -> No
     led = Lead(tmp_path / "t", min_insync_replicas=2)
     led.lead((ME,))
     assert led.leading.is_under_min_in_sync
+    assert led.leading.is_under_replicated
     led.append()
     assert led.high_watermark == 0
     led.fetch(TWO, 1)
@@ -304,6 +305,7 @@ def test_the_minimum_is_at_most_the_number_of_replicas(tmp_path: Path) -> None:
     led = Lead(tmp_path / "t", min_insync_replicas=9)
     led.lead()
     assert led.leading.min_in_sync == 3
+    assert not led.leading.is_under_replicated
     assert not led.leading.is_under_min_in_sync
     led.log.close()
 
@@ -407,3 +409,16 @@ def test_a_replica_that_is_added_begins_without_a_past_and_one_removed_is_not_wa
     led.lead((ME, 4), replicas=(1, 4))
     assert led.high_watermark == end
     assert led.leading.follower(TWO) is None
+
+
+def test_the_low_watermark_is_that_of_all_replicas_whose_brokers_live(led: Lead) -> None:
+    led.lead()
+    end = led.append(10)
+    for node, start in ((TWO, 4), (THREE, 2)):
+        follower = led.leading.follower(node)
+        assert follower is not None
+        led.leading.fetched(follower, end, start, now_ms=led.now_ms, broker_epoch=100 + node)
+    assert led.leading.low_watermark(7) == 2
+    led.brokers[THREE] = led.brokers[THREE].replaced(fenced=True)
+    assert led.leading.low_watermark(7) == 4
+    assert led.leading.low_watermark(3) == 3
