@@ -302,7 +302,7 @@ def _serve(options: argparse.Namespace) -> int:
     from strandline.broker.server.process import run
     from strandline.broker.server.roles import role_of
     from strandline.broker.server.supervised import SUPERVISED
-    from strandline.broker.server.upkeep.folder_marks import check_no_replica
+    from strandline.broker.server.upkeep.folder_marks import are_of_several, check_no_replica
 
     set_up_logging(options.log_level, process=os.environ.get(SUPERVISED, ""))
     config = configuration_of(options)
@@ -314,6 +314,10 @@ def _serve(options: argparse.Namespace) -> int:
 
         return run_brokers(config, log_level=options.log_level)
     if not options.read_only:
+        if config.membership.is_alone and are_of_several(config.logs.dirs):
+            from strandline.broker.server.supervisor.folders import become_one
+
+            become_one(config)
         check_no_replica(config.logs.dirs)
         warn_of_unused_archive(config)
     code = run(config, role_of(config, is_read_only=options.read_only))

@@ -13,6 +13,7 @@ from demo.children import Child
 from demo.clients import QUIET
 from demo.screen import DemoError
 from demo.settings import STALL_SECONDS_MAX
+from strandline.storage.plurals import counted
 
 GROUP = "ticks"
 # Of the producer. Enough to see it move, little enough for a busy laptop.
@@ -147,7 +148,8 @@ def read_all(
             if messages:
                 moved_s = time.monotonic()
             elif time.monotonic() - moved_s > STALL_SECONDS_MAX:
-                raise DemoError(f"{len(values)} of {record_count} records came")
+                came = counted(len(values), "record")
+                raise DemoError(f"{came} came, and {record_count:,} were acknowledged")
         return values
     finally:
         consumer.close()

@@ -33,6 +33,7 @@ from strandline.broker.network.config import NetworkConfig
 from strandline.broker.peers.config import PeerConfig
 from strandline.broker.quotas.cold_pace import PaceConfig
 from strandline.broker.quotas.quotas import ConnectionRates, QuotaWindows
+from strandline.broker.replication.config import ReplicaFetchConfig
 from strandline.broker.tls.config import TlsConfig
 from strandline.storage.config.definition import section
 from strandline.storage.local.cleaner.cleaner import CleanerConfig
@@ -85,6 +86,7 @@ class BrokerConfig:
     logs: LogDirsConfig = section(LogDirsConfig, _LOG)
     cleaner: CleanerConfig = section(CleanerConfig, _LOG)
     replication: ReplicationConfig = section(ReplicationConfig, _LOG)
+    replica_fetch: ReplicaFetchConfig = section(ReplicaFetchConfig, _CLUSTER)
 
     archive: ArchiveConfig = section(ArchiveConfig, _TIER)
     tiering: TieringConfig = section(TieringConfig, _TIER)

@@ -20,6 +20,10 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listener_keys import broker_config, of_listener
 from strandline.broker.config.listeners import (
     HTTPS,
+    PLAINTEXT,
+    SASL_PLAINTEXT,
+    SASL_SSL,
+    SSL,
     advertise,
     check_protocols,
     parse_listeners,
@@ -218,11 +222,17 @@ def _check_identity(config: BrokerConfig, given: _Given) -> None:
         )
 
 
+def _check_replicas(config: BrokerConfig, _given: _Given) -> None:
+    membership, factor = config.membership, config.topics.replication_factor
+    if factor > 1 and not (membership.is_controller or membership.has_controllers):
+        raise InvalidConfig(f"default.replication.factor={factor}: a lone broker can hold only one")
+
+
 def _with_listeners(config: BrokerConfig, given: _Given) -> BrokerConfig:
     controllers = {name.upper() for name in config.peers.controller_listeners}
     written = config.identity
     if config.membership.is_controller:
-        return _with_controller_listeners(config, controllers)
+        return _with_controller_listeners(config, controllers, given)
     listeners = without_controllers(parse_listeners("listeners", written.listeners), controllers)
     if not listeners:
         raise InvalidConfig("listeners: expected at least one NAME://host:port for clients")
@@ -243,10 +253,23 @@ def _with_listeners(config: BrokerConfig, given: _Given) -> BrokerConfig:
     )
 
 
-def _with_controller_listeners(config: BrokerConfig, names: Collection[str]) -> BrokerConfig:
-    """A controller listens for brokers, and no client meets it."""
+def _with_controller_listeners(
+    config: BrokerConfig, names: Collection[str], given: _Given
+) -> BrokerConfig:
+    """A controller listens for brokers, and no client meets it.
+
+    As in Kafka its listeners are PLAINTEXT if nothing says what they are: neither the map of
+    protocols, nor the name of any listener.
+    """
     written = config.identity
     listeners = parse_listeners("listeners", written.listeners)
+    secured = {SSL, SASL_PLAINTEXT, SASL_SSL}
+    if "listener.security.protocol.map" not in given and secured.isdisjoint(
+        {*names, *(one.name for one in listeners)}
+    ):
+        written = replace(
+            written, protocols=(*written.protocols, *(f"{name}:{PLAINTEXT}" for name in names))
+        )
     if without_controllers(listeners, names):
         raise InvalidConfig(
             "process.roles=controller: expected listeners that controller.listener.names names,"
@@ -257,7 +280,10 @@ def _with_controller_listeners(config: BrokerConfig, names: Collection[str]) -> 
     if written.advertised_listeners:
         advertised = parse_listeners("advertised.listeners", written.advertised_listeners)
     return replace(
-        config, listeners=listeners, advertised_listeners=advertise(listeners, advertised)
+        config,
+        identity=written,
+        listeners=listeners,
+        advertised_listeners=advertise(listeners, advertised),
     )
 
 
@@ -311,6 +337,7 @@ def _is_store_url(url: str) -> bool:
 _CHECKS: Sequence[Callable[[BrokerConfig, _Given], BrokerConfig | None]] = (
     _check_identity,
     lambda config, _: config.membership.check(),
+    _check_replicas,
     _with_listeners,
     lambda config, _: config.groups.consumer.check(),
     _check_folders,

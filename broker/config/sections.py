@@ -238,8 +238,8 @@ class LogDirsConfig:
 
 
 _THROTTLE_DOC = (
-    "kafka-reassign-partitions --throttle sets and removes it. It has no effect, because a"
-    " single broker does not replicate."
+    "kafka-reassign-partitions --throttle sets and removes it. It has no effect: brokers"
+    " replicate as fast as they can."
 )
 
 

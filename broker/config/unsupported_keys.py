@@ -44,12 +44,12 @@ _IGNORED_BY_REASON = {
         broker.id.generation.enable reserved.broker.max.id server.max.startup.time.ms
         log.dir.failure.timeout.ms
     """,
+    "connections to leaders have no such setting here": "replica.",
     "there is one broker, which holds every replica": """
-        inter.broker.protocol.version replica. num.replica.fetchers
+        inter.broker.protocol.version
         leader.imbalance. controlled.shutdown.
-        replication.quota. unclean.leader.election.interval.ms eligible.leader.replicas.enable
-        offsets.topic.replication.factor offsets.commit.
-        transaction.state.log.replication.factor transaction.state.log.min.isr
+        replication.quota. eligible.leader.replicas.enable
+        offsets.commit.
         remote.log.manager.follower.thread.pool.size follower.fetch.last.tiered.offset.enable
     """,
     "one partition moves at a time": "num.replica.alter.log.dirs.threads",

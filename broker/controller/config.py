@@ -32,3 +32,11 @@ class ControllerConfig:
         "How often a controller looks for partitions that another than the first replica leads.",
         minimum=1,
     )
+    unclean_interval_ms: int = key(
+        "unclean.leader.election.interval.ms",
+        LONG,
+        300_000,
+        "How often a controller looks for partitions without a leader whose topics allow an unclean"
+        " election.",
+        minimum=1,
+    )

@@ -6,42 +6,35 @@
       │ wants to stop                             ▼                      others know it
       └─────────────────────────────────────► SHUTDOWN_NOW ◄───────────────────────────┘
 
-A fenced broker leads nothing, and is in sync nowhere where another one is. One that is shutting
-down hands its leaderships over first. A partition with one replica has nobody to go to: it stays
-without a leader until its broker is back.
+A fenced broker leads nothing, and is in sync nowhere. One that is shutting down hands its
+leaderships over first. A partition with one replica has nobody to go to: it stays without a leader
+until its broker is back.
 
 As Kafka's BrokerHeartbeatManager and ReplicationControlManager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Final
-from uuid import UUID
 
 from strandline.broker.cluster.metadata.controller_messages import Decision, Outcome, Refusal
-from strandline.broker.cluster.metadata.image import MetadataImage, PartitionImage
-from strandline.broker.cluster.metadata.records import NodeId
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.controller.broker_epoch import check_epoch
 from strandline.broker.controller.directories import without
-from strandline.broker.controller.elections import (
-    Election,
-    Electorate,
-    directory_of,
-    elect_all,
-    in_sync,
-    leaderless,
-    leads_any,
-    not_preferred,
-    partitions,
+from strandline.broker.controller.messages import (
+    BrokerHeartbeatAnswer,
+    FenceBroker,
+    UnregisterBroker,
 )
-from strandline.broker.controller.messages import BrokerHeartbeatAnswer, FenceBroker
-from strandline.broker.controller.registration import check_epoch
+from strandline.broker.controller.partitions.decided import Partitions
+from strandline.broker.controller.partitions.elections import come_back, leave
+from strandline.broker.controller.partitions.turns import Finish
 from strandline.broker.controller.sessions import BrokerSessions
 from strandline.broker.protocol.formats.metadata_records import (
     BrokerRegistrationChangeRecord,
-    MetadataRecord,
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
@@ -113,10 +106,10 @@ def next_state(
 
 
 def beat(
-    image: MetadataImage, asked: BrokerHeartbeatRequest, sessions: BrokerSessions
+    partitions: Partitions, asked: BrokerHeartbeatRequest, sessions: BrokerSessions
 ) -> Decision[BrokerHeartbeatAnswer]:
     """Decides on a heartbeat; the sessions stay as they are."""
-    node = asked.broker_id
+    node, image = asked.broker_id, partitions.image
     try:
         broker = check_epoch(image, node, asked.broker_epoch)
     except Refusal as refusal:
@@ -130,95 +123,91 @@ def beat(
         shutdown_at=sessions.shutdown_at(node),
         lowest_active=sessions.lowest_active(image.brokers.values()),
     )
-    following = next_state(standing, asked, lambda: leads_any(image, node))
-    records: list[MetadataRecord] = []
-    if following is not standing.state:
-        records += _moved(image, broker, following)
-    if not set(asked.offline_log_dirs).isdisjoint(broker.log_dirs):
-        moved = image.apply_entry(records) if records else image
-        records += _offline(moved, broker, asked.offline_log_dirs)
+    following = next_state(standing, asked, lambda: partitions.index.leads_any(node))
     answer = BrokerHeartbeatAnswer(
         is_caught_up=asked.current_metadata_offset >= standing.registered_at,
         is_fenced=following in (BrokerControlState.FENCED, BrokerControlState.SHUTDOWN_NOW),
         in_controlled_shutdown=following is BrokerControlState.CONTROLLED_SHUTDOWN,
         should_shut_down=following is BrokerControlState.SHUTDOWN_NOW,
     )
-    return Decision(records=tuple(records), results=(answer,))
+
+    def lose_folders(image: MetadataImage) -> Decision[BrokerHeartbeatAnswer]:
+        return _lose_folders(partitions.at(image), asked, answer)
+
+    def finish(_image: MetadataImage) -> Decision[BrokerHeartbeatAnswer]:
+        if set(asked.offline_log_dirs).isdisjoint(broker.log_dirs):
+            return Decision(records=(), results=(answer,))
+        return Decision(records=(), results=(), then=lose_folders)
+
+    if following is standing.state:
+        return finish(image)
+    return _move(partitions, broker, following, finish)
 
 
-def fence(image: MetadataImage, asked: FenceBroker) -> Decision[None]:
+def fence(partitions: Partitions, asked: FenceBroker) -> Decision[None]:
     """Fences a broker whose session has expired, unless another process took its place."""
-    broker = image.brokers.get(asked.node_id)
+    broker = partitions.image.brokers.get(asked.node_id)
     if broker is None or broker.broker_epoch != asked.broker_epoch or broker.fenced:
         return Decision(records=(), results=())
-    return Decision(records=tuple(_fenced(image, broker)), results=())
+    fenced: Decision[None] = Decision(records=(_change(broker, fenced=_FENCE),), results=())
+    return leave(partitions, broker.broker_id, lambda _: fenced)
 
 
-def unregister(image: MetadataImage, node_id: NodeId) -> Decision[Outcome]:
+def unregister(partitions: Partitions, asked: UnregisterBroker) -> Decision[Outcome]:
     """Removes a broker from the cluster: it leads nothing, and is in sync nowhere else."""
-    broker = image.brokers.get(node_id)
+    node_id = asked.node_id
+    broker = partitions.image.brokers.get(node_id)
     if broker is None:
         refused = Outcome(
             error_code=ErrorCode.BROKER_ID_NOT_REGISTERED,
             error_message=f"Broker ID {node_id} is not currently registered",
         )
         return Decision(records=(), results=(refused,))
-    records = [
-        *_left(image, node_id),
-        UnregisterBrokerRecord(broker_id=node_id, broker_epoch=broker.broker_epoch),
-    ]
-    return Decision(records=tuple(records), results=(Outcome(),))
+    record = UnregisterBrokerRecord(broker_id=node_id, broker_epoch=broker.broker_epoch)
+    gone = Decision(records=(record,), results=(Outcome(),))
+    return leave(partitions, node_id, lambda _: gone)
 
 
-def balance(image: MetadataImage, elections_max: int) -> Decision[None]:
-    """Lets the first replica lead where another one does, as far as it can."""
-    found = elect_all(not_preferred(image), Electorate(image), election=Election.PREFERRED)
-    return Decision(records=tuple(found[:elections_max]), results=())
-
-
-def _moved(
-    image: MetadataImage, broker: RegisterBrokerRecord, following: BrokerControlState
-) -> list[MetadataRecord]:
+def _move(
+    partitions: Partitions,
+    broker: RegisterBrokerRecord,
+    following: BrokerControlState,
+    finish: Finish[BrokerHeartbeatAnswer],
+) -> Decision[BrokerHeartbeatAnswer]:
     node = broker.broker_id
     match following:
         case BrokerControlState.UNFENCED:
-            return [
-                _change(broker, fenced=_UNFENCE),
-                *elect_all(leaderless(image), Electorate(image, with_=node)),
-            ]
+            unfenced = _change(broker, fenced=_UNFENCE)
+            return come_back(partitions, node, finish, first=(unfenced,))
         case BrokerControlState.CONTROLLED_SHUTDOWN:
-            begun = [] if broker.in_controlled_shutdown else [_change(broker, shuts_down=True)]
-            return [*begun, *_left(image, node)]
+            begun = () if broker.in_controlled_shutdown else (_change(broker, shuts_down=True),)
+            return leave(partitions, node, finish, first=begun)
+        case _ if broker.fenced:
+            return finish(partitions.image)
         case _:
-            return [] if broker.fenced else _fenced(image, broker)
+
+            def fenced(image: MetadataImage) -> Decision[BrokerHeartbeatAnswer]:
+                after = finish(image)
+                return replace(after, records=(_change(broker, fenced=_FENCE), *after.records))
+
+            return leave(partitions, node, fenced)
 
 
-def _fenced(image: MetadataImage, broker: RegisterBrokerRecord) -> list[MetadataRecord]:
-    return [*_left(image, broker.broker_id), _change(broker, fenced=_FENCE)]
-
-
-def _left(image: MetadataImage, node: NodeId) -> list[MetadataRecord]:
-    return elect_all(in_sync(image, node), Electorate(image, without=node), leaving=node)
-
-
-def _offline(
-    image: MetadataImage, broker: RegisterBrokerRecord, offline: Sequence[UUID]
-) -> list[MetadataRecord]:
+def _lose_folders(
+    partitions: Partitions, asked: BrokerHeartbeatRequest, answer: BrokerHeartbeatAnswer
+) -> Decision[BrokerHeartbeatAnswer]:
     """What follows from log folders that failed."""
-    gone = set(offline).intersection(broker.log_dirs)
-    node = broker.broker_id
-
-    def was_there(partition: PartitionImage) -> bool:
-        return node in partition.replicas and directory_of(partition, node) in gone
-
-    return [
-        *elect_all(partitions(image, was_there), Electorate(image, without=node), leaving=node),
-        BrokerRegistrationChangeRecord(
-            broker_id=node,
-            broker_epoch=broker.broker_epoch,
-            log_dirs=without(broker.log_dirs, gone),
-        ),
-    ]
+    node = asked.broker_id
+    broker = partitions.image.brokers[node]
+    gone = [one for one in dict.fromkeys(asked.offline_log_dirs) if one in broker.log_dirs]
+    record = BrokerRegistrationChangeRecord(
+        broker_id=node,
+        broker_epoch=broker.broker_epoch,
+        log_dirs=without(broker.log_dirs, gone),
+    )
+    lost = Decision(records=(record,), results=(answer,))
+    places = [place for directory in gone for place in partitions.index.in_folder(directory)]
+    return leave(partitions, node, lambda _: lost, places=places)
 
 
 def _change(

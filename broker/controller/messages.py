@@ -21,13 +21,9 @@ from strandline.storage.model import TopicId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered(Outcome):
-    """The epoch of a registration, -1 if it is refused.
-
-    `record_count` counts the records of the entry: the registration is the last of them.
-    """
+    """The epoch of a registration, -1 if it is refused."""
 
     broker_epoch: int = -1
-    record_count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +84,12 @@ class UnregisterBroker(ControllerRequest[Outcome]):
 
 @dataclass(frozen=True, slots=True)
 class BalanceLeaders(ControllerRequest[None]):
-    """Lets the first replicas lead again, as far as they can; at most so many at once."""
+    """Lets the first replicas lead again, as far as they can."""
 
-    elections_max: int
+
+@dataclass(frozen=True, slots=True)
+class ElectUncleanLeaders(ControllerRequest[None]):
+    """Elects leaders for partitions without one, where their topics allow a loss of records."""
 
 
 @dataclass(frozen=True, slots=True)

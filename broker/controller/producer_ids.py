@@ -5,8 +5,8 @@ from __future__ import annotations
 from strandline.broker.cluster.metadata import controller
 from strandline.broker.cluster.metadata.controller_messages import Decision, Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.controller.broker_epoch import check_epoch
 from strandline.broker.controller.messages import AllocateBlock, AllocatedBlock
-from strandline.broker.controller.registration import check_epoch
 
 
 def allocate(image: MetadataImage, asked: AllocateBlock) -> Decision[AllocatedBlock]:

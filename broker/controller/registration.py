@@ -5,7 +5,9 @@ other ever had: the offset at which the log stood. While an incarnation has a se
 have its id. One that registers again, say with other listeners, keeps its epoch and state.
 
 A new incarnation begins fenced. Its predecessor leads nothing any more, and leaves the replicas in
-sync, before it comes: the registration is the last record of its entry.
+sync, before it comes: the registration is the last record of its entry. If its log folders do not
+say that the predecessor ended with all of its logs synced, it is no eligible leader replica either
+(KIP-966).
 
 One more thing than in Kafka: the process that follows another one in the same log folders need not
 wait for the end of its session, if the connection of the other was closed. The folders are locked,
@@ -19,15 +21,14 @@ from collections.abc import Mapping
 
 from strandline.broker.cluster.metadata.controller_messages import Decision, Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.controller.directories import is_reserved
-from strandline.broker.controller.elections import Electorate, elect_all, in_sync
 from strandline.broker.controller.messages import Registered
+from strandline.broker.controller.partitions.decided import Partitions
+from strandline.broker.controller.partitions.elections import crash, leave
 from strandline.broker.controller.sessions import Session
 from strandline.broker.protocol.formats.metadata_records import (
     BrokerEndpoint,
     BrokerFeature,
-    MetadataRecord,
     RegisterBrokerRecord,
 )
 from strandline.broker.protocol.messages.broker_registration import BrokerRegistrationRequest
@@ -37,46 +38,35 @@ METADATA_VERSION = "metadata.version"
 
 
 def register(
-    image: MetadataImage, asked: BrokerRegistrationRequest, session: Session
+    partitions: Partitions, asked: BrokerRegistrationRequest, session: Session
 ) -> Decision[Registered]:
     """Registers a process; `session` is that of the present registration of its id."""
+    image = partitions.image
+    existing = image.brokers.get(asked.broker_id)
     try:
-        existing = image.brokers.get(asked.broker_id)
         _check_identity(image, asked, existing, session)
         _check_directories(image, asked)
         _check_features(image.feature_levels, asked)
     except Refusal as refusal:
         refused = Registered(error_code=refusal.error_code, error_message=refusal.message)
         return Decision(records=(), results=(refused,))
-    record = _record_of(asked, image.next_offset)
-    records: list[MetadataRecord] = []
     if existing is not None and existing.incarnation_id == asked.incarnation_id:
-        record = record.replaced(
-            broker_epoch=existing.broker_epoch,
-            fenced=existing.fenced,
-            in_controlled_shutdown=existing.in_controlled_shutdown,
+        record = _record_of(asked, existing.broker_epoch).replaced(
+            fenced=existing.fenced, in_controlled_shutdown=existing.in_controlled_shutdown
         )
-    else:
-        node = asked.broker_id
-        records += elect_all(in_sync(image, node), Electorate(image, without=node), leaving=node)
-    records.append(record)
-    registered = Registered(broker_epoch=record.broker_epoch, record_count=len(records))
-    return Decision(records=tuple(records), results=(registered,))
+        return _registered(record)
+
+    def finish(image: MetadataImage) -> Decision[Registered]:
+        return _registered(_record_of(asked, image.next_offset))
+
+    # The epoch of the process whose clean end the log folders tell of.
+    is_clean = existing is not None and existing.broker_epoch == asked.previous_broker_epoch
+    return (leave if is_clean else crash)(partitions, asked.broker_id, finish)
 
 
-def check_epoch(image: MetadataImage, node_id: NodeId, broker_epoch: int) -> RegisterBrokerRecord:
-    """Returns the registration that a broker speaks of. Raises Refusal if it is not the newest."""
-    broker = image.brokers.get(node_id)
-    if broker is None:
-        raise Refusal(
-            ErrorCode.STALE_BROKER_EPOCH, f"No broker registration found for broker id {node_id}"
-        )
-    if broker.broker_epoch != broker_epoch:
-        raise Refusal(
-            ErrorCode.STALE_BROKER_EPOCH,
-            f"Expected broker epoch {broker.broker_epoch}, but got broker epoch {broker_epoch}",
-        )
-    return broker
+def _registered(record: RegisterBrokerRecord) -> Decision[Registered]:
+    registered = Registered(broker_epoch=record.broker_epoch)
+    return Decision(records=(record,), results=(registered,))
 
 
 def _check_identity(

@@ -119,4 +119,8 @@ def make_dispatcher(
         produce: ProduceHandler = RecordedProduce(services, transactions, record)
     else:
         produce = ProduceHandler(services, transactions)
+    if forwarder is not None:
+        from strandline.broker.handlers.forwarding.versions import shared_api_versions
+
+        handlers[ApiKey.API_VERSIONS] = shared_api_versions(services, forwarder)
     return Dispatcher(services, produce, fetch, handlers, decoding=decoding)

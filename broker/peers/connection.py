@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 from typing import Final, TypeVar
 
 from strandline import __version__
@@ -105,6 +106,11 @@ class PeerConnection:
     def is_due(self) -> bool:
         """Whether its login ends soon, and nobody waits for an answer."""
         return not self._waiting and self._clock.monotonic_s() >= self._renew_s
+
+    @property
+    def versions(self) -> Mapping[int, VersionRange]:
+        """The versions that the other node takes, by API key."""
+        return self._versions
 
     def supports(self, api_key: ApiKey) -> int | None:
         """Returns the newest version of an API that both know; None if there is none."""

@@ -7,13 +7,14 @@ no connection ──call──► connecting ──► connected ──lost─�
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias, TypeVar
 
 from strandline.broker.peers.address import Address
 from strandline.broker.peers.connection import PeerConnection
 from strandline.broker.peers.errors import PeerError
 from strandline.broker.peers.security import PeerSecurity
+from strandline.broker.protocol.schema.api import VersionRange
 from strandline.broker.protocol.schema.schema import Request, Response
 from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
@@ -85,6 +86,11 @@ class Peer:
                 raise
             self._failures = 0
             return self._connection
+
+    @property
+    def versions(self) -> Mapping[int, VersionRange]:
+        """The versions that the node takes, by API key; empty without a connection."""
+        return {} if self._connection is None else self._connection.versions
 
     def close(self) -> None:
         """Ends the connection; a later call begins another one."""

@@ -21,9 +21,11 @@ from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImag
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listeners import Listener, listen_at
+from strandline.broker.config.min_isr import MIN_ISR, begin_elr
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.controller.attended_time import AttendedTime
 from strandline.broker.controller.feed import OffsetAndEpoch, ServedMetadataLog
+from strandline.broker.controller.partitions.index import PartitionIndex
 from strandline.broker.controller.sessions import BrokerSessions
 from strandline.broker.controller.snapshot import encode_snapshot
 from strandline.broker.handlers.auth.failed_logins import FailedLogins
@@ -123,6 +125,8 @@ async def start_controller(
     storage = await StorageParts.make(environment, config, opened, opening)
     metadata_log = make_metadata_log(storage, clock)
     await in_worker(worker, partial(load_metadata, metadata_log, config, storage.log_dirs, None))
+    if begun := begin_elr(metadata_log.image, config.topics.properties.get(MIN_ISR, "1")):
+        await in_worker(worker, partial(metadata_log.append, begun))
     before = metadata_log.image
     await in_worker(worker, metadata_log.begin_epoch)
     view, running = MetadataView(metadata_log.image), RunningConfig(config)
@@ -132,10 +136,15 @@ async def start_controller(
     sessions = BrokerSessions(
         view.image, timeout_s=config.controller.session_timeout_ms / 1000, now_s=time.now_s()
     )
+    index = PartitionIndex()
+    await view.publish_to(index.follow)
     active = ActiveController(
         view,
         metadata_log,
-        {**decisions(running), **controller_decisions(sessions, time)},
+        {
+            **decisions(running, notes_purges=False),
+            **controller_decisions(running, index, sessions, time),
+        },
         executor=worker,
         on_append=lambda records, offset: feed.append(records, offset, clock.now_ms()),
     )
@@ -289,6 +298,7 @@ async def _make_front(
             **({} if tls is None else {"TLS": partial(tls.renew_forever, running, clock)}),
             "sessions": upkeep.fence_forever,
             "leaders": upkeep.balance_forever,
+            "unclean elections": upkeep.elect_uncleanly_forever,
         },
     )
 

@@ -29,11 +29,21 @@ from strandline.broker.controller.messages import (
     AllocateBlock,
     AssignDirectories,
     BalanceLeaders,
+    ElectUncleanLeaders,
     FenceBroker,
     Heartbeat,
     RegisterBroker,
     Registered,
     UnregisterBroker,
+)
+from strandline.broker.controller.partitions import elections, in_sync, reassignments
+from strandline.broker.controller.partitions.decided import Partitions
+from strandline.broker.controller.partitions.index import PartitionIndex
+from strandline.broker.controller.partitions.messages import (
+    AlterInSync,
+    ElectLeaders,
+    ListReassignments,
+    ReassignPartitions,
 )
 from strandline.broker.controller.sessions import BrokerSessions, Session
 from strandline.broker.handlers.admin import scram_users
@@ -42,35 +52,54 @@ from strandline.broker.quotas import changes
 from strandline.broker.quotas.changes import AlterClientQuotas
 
 
-def controller_decisions(sessions: BrokerSessions, time: AttendedTime) -> Decisions:
+def controller_decisions(
+    running: RunningConfig, index: PartitionIndex, sessions: BrokerSessions, time: AttendedTime
+) -> Decisions:
     """Returns those of a controller with brokers elsewhere, on what these ask of it."""
+
+    def partitions(image: MetadataImage) -> Partitions:
+        return Partitions(image=image, index=index, defaults=running.current.topics.properties)
 
     def register(image: MetadataImage, asked: RegisterBroker) -> Decision[Registered]:
         known = image.brokers.get(asked.request.broker_id)
         session = Session.NONE
         if known is not None:
             session = sessions.session((known.broker_id, known.broker_epoch), time.now_s())
-        return registration.register(image, asked.request, session)
+        return registration.register(partitions(image), asked.request, session)
 
     return {
         RegisterBroker: register,
-        Heartbeat: lambda image, asked: heartbeats.beat(image, asked.request, sessions),
-        FenceBroker: heartbeats.fence,
-        UnregisterBroker: lambda image, asked: heartbeats.unregister(image, asked.node_id),
-        BalanceLeaders: lambda image, asked: heartbeats.balance(image, asked.elections_max),
+        Heartbeat: lambda image, asked: heartbeats.beat(partitions(image), asked.request, sessions),
+        FenceBroker: lambda image, asked: heartbeats.fence(partitions(image), asked),
+        UnregisterBroker: lambda image, asked: heartbeats.unregister(partitions(image), asked),
         AllocateBlock: producer_ids.allocate,
-        AssignDirectories: assignments.assign,
+        AssignDirectories: lambda image, asked: assignments.assign(partitions(image), asked),
+        AlterInSync: lambda image, asked: in_sync.alter(partitions(image), asked),
+        ElectLeaders: lambda image, asked: elections.elect_leaders(partitions(image), asked),
+        ReassignPartitions: lambda image, asked: reassignments.reassign(partitions(image), asked),
+        ListReassignments: lambda image, asked: reassignments.list_reassignments(
+            partitions(image), asked
+        ),
+        BalanceLeaders: lambda image, _: elections.balance(partitions(image)),
+        ElectUncleanLeaders: lambda image, _: elections.elect_uncleanly(partitions(image)),
     }
 
 
-def decisions(running: RunningConfig) -> Decisions:
-    """Returns the decision for each type of request."""
+def decisions(running: RunningConfig, *, notes_purges: bool = True) -> Decisions:
+    """Returns the decision for each type of request.
+
+    `notes_purges`: the metadata note which deleted topics the bucket may still have; the mirror of
+    a cluster has notes of its own.
+    """
     return {
         CreateTopics: lambda image, asked: controller.create_topics(
             image, asked.topics, defaults=running.current.topics, intent=asked.intent
         ),
         DeleteTopics: lambda image, asked: controller.delete_topics(
-            image, asked.references, defaults=running.current.topics
+            image,
+            asked.references,
+            defaults=running.current.topics,
+            notes_purges=notes_purges,
         ),
         CreatePartitions: lambda image, asked: controller.create_partitions(
             image, asked.topics, intent=asked.intent

@@ -193,10 +193,14 @@ class _Page:
 
     def _replicas(self) -> Iterator[Step]:
         sources = self._sources
-        failed = 0
+        failed = led = under_replicated = under_minimum = 0
         for number, partition in enumerate(self._all_partitions):
             # A partition stays in the tables while its folder is offline.
             failed += partition.is_offline
+            led += partition.is_leader and not partition.is_offline
+            if partition.leading is not None:
+                under_replicated += partition.leading.is_under_replicated
+                under_minimum += partition.leading.is_under_min_in_sync
             if number % ADDED_UP_PER_STEP == 0:
                 yield None
         image = sources.metadata.image
@@ -206,10 +210,9 @@ class _Page:
         offline = failed + sources.replicas.unserved_count
         prefix = "kafka_server_replicamanager_"
         yield single(f"{prefix}partitioncount", served)
-        yield single(f"{prefix}leadercount", served)
-        # Each partition has one replica, which is in sync or offline.
-        yield single(f"{prefix}underreplicatedpartitions", 0)
-        yield single(f"{prefix}underminisrpartitioncount", 0)
+        yield single(f"{prefix}leadercount", led)
+        yield single(f"{prefix}underreplicatedpartitions", under_replicated)
+        yield single(f"{prefix}underminisrpartitioncount", under_minimum)
         yield single(f"{prefix}offlinereplicacount", offline)
         if sources.followed is None:
             prefix = "kafka_controller_kafkacontroller_"

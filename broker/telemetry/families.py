@@ -318,9 +318,9 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
     kafka_server_replicamanager_leadercount
         Partitions that this broker leads.
     kafka_server_replicamanager_underreplicatedpartitions
-        Partitions with fewer replicas in sync than they have.
+        Partitions that this broker leads with fewer replicas in sync than they have.
     kafka_server_replicamanager_underminisrpartitioncount
-        Partitions with fewer replicas in sync than they need for acks=all.
+        Partitions that it leads with fewer replicas in sync than they need for acks=all.
     kafka_server_replicamanager_offlinereplicacount
         Partitions that the broker does not serve: their log folder failed, or had no room to
         create them.

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from strandline.broker.protocol.schema.api import (
+    EVERY_SPEC,
     NEVER_FLEXIBLE,
+    ON_CONTROLLERS,
     SPECS,
     ApiSpec,
     api_name,
@@ -35,7 +37,8 @@ AlterConfigs and IncrementalAlterConfigs change topics, groups, and those proper
 The broker reads the other properties at its start and refuses to alter them (INVALID_REQUEST). You
 can turn `remote.storage.enable` on for a running topic, and off again together with
 `remote.log.delete.on.disable=true` (KIP-950). The APIs for elections and reassignments answer as a
-single broker: it needs no election, and a partition can be assigned to this broker alone.
+single broker: it needs no election, and a partition can be assigned to this broker alone. In a
+cluster the controller answers them.
 AlterReplicaLogDirs moves partitions between the log folders of the broker; an interrupted move
 continues after a restart.
 
@@ -101,10 +104,23 @@ Each difference is intentional:
 """
 
 
+_CONTROLLERS = """
+## On a controller's listener
+
+A controller in a process of its own (`process.roles=controller`) serves these, as Apache Kafka's
+controllers do: brokers ask the ones that no other listener has, and tools of Kafka the others, with
+`--bootstrap-controller`. The requests of brokers need ClusterAction on the cluster.
+
+| API | key | versions | flexible |
+| --- | --- | --- | --- |
+"""
+
+
 def render() -> str:
     """The whole page."""
     lines = [_line(SPECS[key]) for key in sorted(SPECS)]
-    return _INTRODUCTION + "".join(lines) + _NOTES
+    of_controllers = [_line(EVERY_SPEC[key]) for key in sorted(ON_CONTROLLERS)]
+    return _INTRODUCTION + "".join(lines) + _NOTES + _CONTROLLERS + "".join(of_controllers)
 
 
 def _line(row: ApiSpec) -> str:

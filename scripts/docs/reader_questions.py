@@ -87,7 +87,7 @@ OPERATOR = (
     Question(
         "Is it highly available?",
         "explanation/durability.md#high-availability",
-        "strandline has none",
+        "A lone broker has none",
     ),
     Question(
         "How do I change the retention of a topic?",

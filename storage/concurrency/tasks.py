@@ -53,6 +53,17 @@ async def result_of(future: asyncio.Future[T]) -> T:
         del future
 
 
+async def to_its_end(work: Coroutine[object, object, T]) -> T:
+    """Runs it in a task of its own, which goes on if whoever waits for it is cancelled.
+
+    Raises its error; who is gone does not hear of it.
+    """
+    task = asyncio.get_running_loop().create_task(work)
+    # Marks the error as seen.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return await result_of(task)
+
+
 async def wait_within(event: asyncio.Event, seconds: float) -> None:
     """Waits for the event, at most so long; also lets others run if it is set already.
 

@@ -146,6 +146,14 @@ class Cluster:
         found = self.admin.list_topics(topic, timeout=30).topics[topic].partitions
         return [found[number].leader for number in sorted(found)]
 
+    def in_sync(self, topic: str) -> list[set[int]]:
+        found = self.admin.list_topics(topic, timeout=30).topics[topic].partitions
+        return [set(found[number].isrs) for number in sorted(found)]
+
+    def replicas(self, topic: str) -> list[list[int]]:
+        found = self.admin.list_topics(topic, timeout=30).topics[topic].partitions
+        return [found[number].replicas for number in sorted(found)]
+
     def brokers(self) -> set[int]:
         """Those that clients see; none before the first one listens."""
         try:
@@ -153,8 +161,12 @@ class Cluster:
         except KafkaException:
             return set()
 
-    def create(self, topic: str, partitions: int = PARTITIONS) -> None:
-        for done in self.admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+    def create(
+        self, topic: str, partitions: int = PARTITIONS, factor: int = 1, **properties: str
+    ) -> None:
+        config = {name.replace("_", "."): text for name, text in properties.items()}
+        new = NewTopic(topic, partitions, factor, config=config)
+        for done in self.admin.create_topics([new]).values():
             done.result(WAIT_S)
         until(lambda: self._is_led(topic, partitions), timeout_s=WAIT_S, interval_s=0.1)
 
@@ -360,7 +372,9 @@ def end_a_broker(cluster: Cluster, controller: Controller, broker: KafkaBroker, 
     say("started again, it leads again")
 
 
-def main() -> int:
+def main(run: Callable[[Path, Say], None] = run) -> int:
+    """Runs in a folder that is kept if something is not as it must be."""
+
     def say(text: str) -> None:
         print(f"{text}.", flush=True)
 

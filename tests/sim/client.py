@@ -53,8 +53,15 @@ class VirtualClient:
     """One connection, opened when it is needed, and again when it broke."""
 
     def __init__(
-        self, network: VirtualNetwork, port: Callable[[], int], *, name: str = "client"
+        self,
+        network: VirtualNetwork,
+        port: Callable[[], int],
+        *,
+        name: str = "client",
+        request_s: float = REQUEST_S,
     ) -> None:
+        """It gives a request up after so long."""
+        self._request_s = request_s
         self._network = network
         self._port = port
         self._name = name
@@ -64,7 +71,7 @@ class VirtualClient:
     async def ask(self, request: Request, version: int) -> Any:
         """Raises Unanswered."""
         try:
-            async with asyncio.timeout(REQUEST_S):
+            async with asyncio.timeout(self._request_s):
                 return await self._ask(request, version)
         except (ConnectionError, TimeoutError) as error:
             self.close()

@@ -2,14 +2,16 @@
 
     World(seed)  ─ loop, clock, network, store, disk, trace
        └─ VirtualBroker(folder, settings)    the broker of `strandline serve`, in an Environment of
-                                             the world: start, stop, kill, lose power
+                                             the world: start, stop, kill, stand still, lose power
+
+Each start is a process of its own (loop.py), with its pools and its host; the clock is the host's.
 
 All that differs between two runs is drawn from one `Random`, in the order in which the loop asks
 for it, so a seed is a run. `trace` has what the world saw: bytes, requests to the store, jobs of
 pools, and what scenarios note. `play` runs a scenario.
 
 A killed broker does nothing any more: its jobs have no effect, its connections are reset, its
-folders are free. With the power goes what was not synced (`disk.py`).
+folders are free. With the power goes what was not synced (`disk.py`), and nobody is told.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,7 +32,7 @@ from strandline.storage.crash_points import SimulatedCrash, simulated_crash
 from tests.sim.children import start_inline
 from tests.sim.client import VirtualClient
 from tests.sim.disk import Disk
-from tests.sim.loop import VirtualClock, VirtualLoop, run
+from tests.sim.loop import Process, VirtualClock, VirtualLoop, run, tasks_of
 from tests.sim.network import VirtualNetwork
 from tests.sim.pools import JobTime, TimedPool
 from tests.sim.store import VirtualStore
@@ -83,8 +86,10 @@ class World:
         """Two runs of a seed have the same."""
         return hashlib.sha256(repr(self.trace).encode()).hexdigest()
 
-    def draw_job(self, pool: str) -> JobTime:
-        seconds = self.random.uniform(*(SLOW_S if pool in self.slow else JOB_S.get(pool, WORK_S)))
+    def draw_job(self, slow: set[str], pool: str) -> JobTime:
+        """`slow` are pools whose jobs take seconds, beside those of the world."""
+        is_slow = pool in self.slow or pool in slow
+        seconds = self.random.uniform(*(SLOW_S if is_slow else JOB_S.get(pool, WORK_S)))
         job = JobTime(seconds=seconds, is_late=self.random.random() < 0.5)
         self.note("job", pool, round(seconds, 6), job.is_late)
         return job
@@ -98,41 +103,83 @@ class World:
 
 
 class VirtualBroker:
-    """One broker, through its starts and its deaths."""
+    """One broker, or controller, through its starts and its deaths."""
 
     def __init__(self, world: World, number: int, settings: Mapping[str, str]) -> None:
         self.world = world
         self.folder = world.folder / f"broker-{number}"
+        self.host = f"10.0.0.{number}"
         self.port = 9000 + number
+        self.clock = VirtualClock(world.loop)
+        # Pools whose jobs take seconds now.
+        self.slow: set[str] = set()
+        # That of the last start.
+        self.process = Process(self.host)
         self._settings = {
             "node.id": str(number),
             "log.dirs": str(self.folder),
-            "listeners": f"PLAINTEXT://10.0.0.{number}:{self.port}",
+            "listeners": f"PLAINTEXT://{self.host}:{self.port}",
             # A child process, which knows no virtual time.
             "log.cleaner.enable": "false",
             **{name.replace("_", "."): value for name, value in settings.items()},
         }
+        self._starting: asyncio.Task[None] | None = None
         self._serving: Serving | None = None
         self._pools: list[TimedPool] = []
 
+    def __repr__(self) -> str:
+        return f"<VirtualBroker {self._settings['node.id']} in {self.process!r}>"
+
+    @property
+    def node_id(self) -> int:
+        return int(self._settings["node.id"])
+
+    @property
+    def serving(self) -> Serving | None:
+        """None unless it has started."""
+        return self._serving
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has started, and no one has ended it since."""
+        return self._serving is not None and self._starting is None
+
     async def start(self) -> None:
         """Returns when clients are served. Raises StrandlineError."""
+        assert self._serving is None, self
+        world = self.world
+        world.network.power_on(self.host)
+        self.process = Process(self.host)
+        world.note("start", self.port)
+        starting = world.loop.create_task(self._start(), context=self.process.context)
+        self._starting = starting
+        try:
+            await starting
+        except BaseException:
+            if self._starting is starting:
+                self._serving = None
+            raise
+        finally:
+            if self._starting is starting:
+                self._starting = None
+        world.note("ready", self.port)
+
+    async def _start(self) -> None:
         world = self.world
         config = load_config(None, [f"{name}={text}" for name, text in self._settings.items()])
         environment = Environment(
-            clock=world.clock,
+            clock=self.clock,
             workers=Workers.make(config, self._make_pool),
             open_store=lambda _config, _clock: world.store,
             network=world.network,
             start_child=start_inline,
         )
-        world.note("start", self.port)
         self._serving = Serving(config, environment)
         await self._serving.start()
-        world.note("ready", self.port)
 
     def _make_pool(self, size: int, name: str) -> TimedPool:
-        pool = TimedPool(size, name, self.world.draw_job, self._note_crash)
+        draw = partial(self.world.draw_job, self.slow)
+        pool = TimedPool(size, name, draw, self._note_crash)
         self._pools.append(pool)
         return pool
 
@@ -141,17 +188,31 @@ class VirtualBroker:
         serving, self._serving = self._serving, None
         if serving is not None:
             self.world.note("stop", self.port)
-            await serving.stop()
+            self.process.is_leaving = True
+            stopping = serving.stop()
+            await self.world.loop.create_task(stopping, context=self.process.context)
+            self.process.is_dead = True
+            self.world.network.end(self.process)
         self._pools.clear()
+
+    def pause(self) -> None:
+        """Stands still, as by SIGSTOP."""
+        self.world.note("stands still", self.port)
+        self.process.stop()
+
+    def go_on(self) -> None:
+        self.world.note("goes on", self.port)
+        self.process.go_on()
 
     def _note_crash(self) -> None:
         self.world.on_crash()
 
     def _die(self) -> None:
+        self.process.is_dead = True
         for pool in self._pools:
             pool.die()
         self._pools.clear()
-        self.world.network.kill(self.port)
+        self.world.network.end(self.process)
 
     async def crash_at(self, point: str, *, within_s: float) -> bool:
         """Dies where it comes to a crash point; returns whether it did, in so many seconds."""
@@ -179,15 +240,31 @@ class VirtualBroker:
         """The process dies: nothing of it has an effect any more."""
         self.world.note("kill", self.port)
         self._die()
-        serving, self._serving = self._serving, None
-        if serving is not None:
-            await serving.die()
+        await self._bury()
 
     async def lose_power(self) -> None:
-        """Dies, and what was not synced is lost."""
-        await self.kill()
+        """Dies, and what was not synced is lost; nobody is told that it died."""
+        self.world.note("power lost", self.port)
+        self.world.network.lose_power(self.process)
+        self._die()
+        await self._bury()
         lost_bytes = self.world.disk.lose_power(self.folder)
-        self.world.note("power lost", self.port, lost_bytes)
+        self.world.note("lost", self.port, lost_bytes)
+
+    async def _bury(self) -> None:
+        """Ends what is left of the tasks of a dead process."""
+        serving, self._serving = self._serving, None
+        starting, self._starting = self._starting, None
+        if self.process.is_stopped:
+            # What has waited must find itself cancelled.
+            for task in tasks_of(self.process):
+                task.cancel()
+            self.process.go_on()
+        if starting is not None:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        if serving is not None:
+            await serving.die()
 
 
 def play(seed: int, folder: Path, scenario: Callable[[World], Coroutine[Any, Any, None]]) -> World:

@@ -6,6 +6,10 @@ There is no selector and no thread. What would take time takes it by a timer: a 
 (`network.py`), a job of a pool (`pools.py`). Callbacks of one time run in the order in which they
 became ready, and tasks are numbered, so two runs of the same seed are the same run.
 
+A callback belongs to the simulated process in whose context it was made (`Process`), as do all
+that it makes. While a process stands still, its callbacks wait, and what comes for it stays where
+it is: as with SIGSTOP, its timers are due when it goes on, before it has read anything.
+
 If nobody is ready and no timer is left, nothing will ever happen again; or somebody asks again and
 again for what never happens. Such a run fails with Stuck.
 
@@ -16,13 +20,19 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tests.sim.pools import InlinePool
+
+if TYPE_CHECKING:
+    from tests.sim.network import VirtualNetwork
 
 T = TypeVar("T")
 
@@ -38,11 +48,95 @@ class Stuck(AssertionError):
     """Tasks wait, and what they wait for never happens."""
 
 
+class Process:
+    """One of the processes that share a loop: what is made in its context is part of it."""
+
+    def __init__(self, host: str = "") -> None:
+        """`host` is its address."""
+        self.host = host
+        self.is_dead = False
+        # Whether it was told to end.
+        self.is_leaving = False
+        self.stop_count = 0
+        # When it began to stand still; None while it runs.
+        self._stopped_s: float | None = None
+        # How long it stood still before.
+        self._stood_s = 0.0
+        self._held: deque[asyncio.Handle] = deque()
+        self.context = contextvars.copy_context()
+        self.context.run(PROCESS.set, self)
+
+    def __repr__(self) -> str:
+        state = "dead" if self.is_dead else "stopped" if self.is_stopped else "running"
+        return f"<Process at {self.host}, {state}>"
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped_s is not None
+
+    def ran_s(self) -> float:
+        """Returns for how long it ran since the beginning of the world."""
+        now_s = asyncio.get_running_loop().time()
+        return (now_s if self._stopped_s is None else self._stopped_s) - self._stood_s
+
+    def stop(self) -> None:
+        """It stands still, as by SIGSTOP."""
+        if self._stopped_s is None:
+            self.stop_count += 1
+            self._stopped_s = asyncio.get_running_loop().time()
+
+    def go_on(self) -> None:
+        """Whatever became ready meanwhile runs in its order, as by SIGCONT."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        if self._stopped_s is not None:
+            self._stood_s += loop.time() - self._stopped_s
+            self._stopped_s = None
+        held, self._held = self._held, deque()
+        loop.add_ready(held)
+
+    def hold(self, handle: asyncio.Handle) -> None:
+        self._held.append(handle)
+
+
+# The process whose code runs; None for the simulation itself, and for clients.
+PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+# In which the world does what no process does.
+OUTSIDE = contextvars.Context()
+
+
+class _Ready(deque[asyncio.Handle]):
+    """The callbacks that are ready; those of a process that stands still are taken aside."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._nothing = asyncio.Handle(lambda: None, (), loop, None)
+        self._nothing.cancel()
+
+    def popleft(self) -> asyncio.Handle:
+        handle = super().popleft()
+        process: Process | None = handle._context.get(PROCESS)  # type: ignore[attr-defined]
+        if process is None or not process.is_stopped or handle.cancelled():
+            return handle
+        process.hold(handle)
+        return self._nothing
+
+
+@dataclass(frozen=True, slots=True)
+class _Watcher:
+    """Who is called when a descriptor is ready, and as part of which process."""
+
+    call: Callable[[], object]
+    context: contextvars.Context
+
+
 class _NumberedTask(asyncio.Task[Any]):
     """A TaskGroup cancels its tasks in the order of a set: by their numbers, not by addresses."""
 
     def __init__(self, *args: Any, number: int, **more: Any) -> None:
         self._number = number
+        context: contextvars.Context | None = more.get("context")
+        self.process = PROCESS.get() if context is None else context.get(PROCESS)
         super().__init__(*args, **more)
 
     def __hash__(self) -> int:
@@ -54,6 +148,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self) -> None:
         super().__init__()
+        self._ready = _Ready(self)
         self._task_numbers = count()
         self.set_task_factory(self._numbered)
         self._now_s = 0.0
@@ -64,10 +159,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         # By descriptor: who watches it for reading and for writing, and what it is ready for.
         self._descriptors = count(FIRST_DESCRIPTOR)
         self._free_descriptors: list[int] = []
-        self._watched: dict[tuple[int, str], asyncio.Handle] = {}
+        self._watched: dict[tuple[int, str], _Watcher] = {}
         self._ready_for: dict[int, tuple[str, ...]] = {}
         # Who is told in the next turn.
         self._to_tell: set[tuple[int, str]] = set()
+        # Where connections of brokers lead; of a simulation that has one.
+        self.network: VirtualNetwork
 
     def _numbered(
         self, _: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **more: Any
@@ -95,6 +192,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
             # Not `+= timeout`, which rounds, and is cut to a day by the base class.
             self._now_s = max(self._now_s, self._scheduled[0].when())
         return []
+
+    def add_ready(self, handles: deque[asyncio.Handle]) -> None:
+        self._ready.extend(handles)
 
     def pass_if_idle(self) -> None:
         """Moves the time to the next timer if nobody else is ready."""
@@ -126,24 +226,27 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _tell_later(self, descriptor: int, direction: str) -> None:
         key = descriptor, direction
-        if key in self._watched and key not in self._to_tell:
+        watched = self._watched.get(key)
+        if watched is not None and key not in self._to_tell:
             self._to_tell.add(key)
-            self.call_soon(self._tell, descriptor, direction)
+            # It is the watcher's callback, whoever made it ready.
+            self.call_soon(self._tell, descriptor, direction, context=watched.context)
 
     def _tell(self, descriptor: int, direction: str) -> None:
         """Calls the watcher, and again in the next turn while the descriptor stays ready."""
         self._to_tell.discard((descriptor, direction))
-        handle = self._watched.get((descriptor, direction))
-        if handle is None or direction not in self._ready_for.get(descriptor, ()):
+        watcher = self._watched.get((descriptor, direction))
+        if watcher is None or direction not in self._ready_for.get(descriptor, ()):
             return
-        handle._run()
+        watcher.call()
         if direction in self._ready_for.get(descriptor, ()):
             self._tell_later(descriptor, direction)
 
     def _watch(
         self, descriptor: int, direction: str, callback: Callable[..., Any], args: Any
     ) -> None:
-        self._watched[descriptor, direction] = asyncio.Handle(callback, args, self, None)
+        called = partial(callback, *args)
+        self._watched[descriptor, direction] = _Watcher(called, contextvars.copy_context())
         if direction in self._ready_for.get(descriptor, ()):
             self._tell_later(descriptor, direction)
 
@@ -179,8 +282,26 @@ class VirtualLoop(asyncio.BaseEventLoop):
         pool = self._inline if executor is None else executor
         return asyncio.wrap_future(pool.submit(func, *args), loop=self)
 
+    async def create_connection(  # type: ignore[override]  # BaseEventLoop's has no types
+        self,
+        protocol_factory: Callable[[], asyncio.Protocol],
+        host: str,
+        port: int,
+        *,
+        ssl: None = None,
+        server_hostname: None = None,
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        assert ssl is None is server_hostname, "it is not encrypted"
+        return await self.network.open(protocol_factory, host, port)
+
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """It has no threads."""
+
+
+def tasks_of(process: Process) -> list[asyncio.Task[Any]]:
+    """Returns the tasks of a process, in the order in which they began."""
+    found = [one for one in asyncio.all_tasks() if isinstance(one, _NumberedTask)]
+    return sorted((one for one in found if one.process is process), key=hash)
 
 
 def _waiting(loop: asyncio.AbstractEventLoop) -> str:

@@ -1,10 +1,17 @@
 """A network in virtual time: listening sockets, connections that are slow, cut and refused.
 
-    client ──► Pipe ──► server        bytes arrive in order, each some time after it was sent;
-    client ◄── Pipe ◄── server        a pipe takes only so many that were not read yet
+    client ──► Pipe ──► server        (pipes.py), over the link between their two hosts
+    client ◄── Pipe ◄── server
 
 The server's end is a socket for `Server` and a Transport for its connection, so that frames pass
-through the broker's own `Connection`. Descriptors are numbers that the virtual loop watches.
+through the broker's own `Connection`. Descriptors are numbers that the virtual loop watches. What a
+broker connects to itself it reaches by `open`, as asyncio's `create_connection`.
+
+    a process ends      what it wrote arrives, then a reset; who connects is refused
+    a host has no power nothing arrives, and nobody is told, until it is there again
+    a process stands    its connections are as they are, and others can still connect
+    still
+    a link is cut       what is sent waits until it is healed
 
 What is in flight when a connection is reset is lost: its client does not know which requests were
 carried out.
@@ -15,99 +22,34 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from random import Random
 from typing import cast
-from zlib import crc32
 
 from strandline.broker.network.transport import Transport
 from strandline.broker.protocol.schema.schema import Part
 from strandline.storage.files import FileRange
-from tests.sim.loop import VirtualLoop
+from tests.sim.loop import OUTSIDE, PROCESS, Process, VirtualLoop
+from tests.sim.pipes import End, Link, Pipe
 
-# Bytes of one direction that were not read yet; of a socket's buffers together.
-PIPE_BYTES_MAX = 256 * 1024
 FIRST_PORT = 9092
-DELAY_S = (0.0001, 0.002)
-
-
-class Pipe:
-    """One direction of a connection."""
-
-    def __init__(self, network: VirtualNetwork, name: str, on_change: Callable[[], None]) -> None:
-        """`on_change` is called when something has come for the reader."""
-        self._network = network
-        self._name = name
-        self._on_change = on_change
-        self._in_flight = 0
-        self._arrives_s = 0.0
-        # What is under way; None is the end. Timers of one time come in no order.
-        self._under_way: deque[bytes | None] = deque()
-        self.received = bytearray()
-        self.has_ended = False
-        self.is_reset = False
-        # Called when there is room again.
-        self.on_room: Callable[[], None] = lambda: None
-
-    @property
-    def room_bytes(self) -> int:
-        return PIPE_BYTES_MAX - self._in_flight - len(self.received)
-
-    def send(self, data: bytes | memoryview) -> int:
-        """Takes as much as there is room for; returns how much."""
-        taken = bytes(data[: max(0, self.room_bytes)])
-        self._in_flight += len(taken)
-        if taken:
-            self._begin(taken)
-        return len(taken)
-
-    def end(self) -> None:
-        self._begin(None)
-
-    def reset(self) -> None:
-        """What is in flight is lost."""
-        self.is_reset = True
-        self.received.clear()
-        self._on_change()
-        self.on_room()
-
-    def take(self, byte_count: int) -> bytes:
-        taken = bytes(self.received[:byte_count])
-        del self.received[:byte_count]
-        if taken:
-            self.on_room()
-        return taken
-
-    def _begin(self, data: bytes | None) -> None:
-        loop = self._network.loop
-        self._under_way.append(data)
-        self._arrives_s = max(self._arrives_s, loop.time() + self._network.draw_delay_s())
-        loop.call_at(self._arrives_s, self._arrive)
-
-    def _arrive(self) -> None:
-        data = self._under_way.popleft()
-        if self.is_reset:
-            return
-        self._network.note(self._name, -1 if data is None else crc32(data))
-        if data is None:
-            self.has_ended = True
-        else:
-            self._in_flight -= len(data)
-            self.received += data
-        self._on_change()
+FIRST_CLIENT_PORT = 40_000
+CLIENT_HOST = "10.1.0.1"
 
 
 class ServerEnd:
     """The server's end: a socket while it is accepted, and then the transport of its connection."""
 
-    def __init__(self, network: VirtualNetwork, peer: str, port: int) -> None:
+    def __init__(self, network: VirtualNetwork, peer: str, port: int, host: str) -> None:
+        """`peer` and `port` are the client's address, `host` its own."""
         self._loop = network.loop
         self._network = network
         self._descriptor = network.loop.new_descriptor()
         self.peer = peer
         self.port = port
-        self.incoming = Pipe(network, f"{peer}:{port} sends", self._on_change)
+        self.host = host
+        self.incoming = network.pipe(peer, host, f"{peer}:{port} sends", self._on_change)
         self.outgoing: Pipe
         self.is_full = False
         self._is_closed = False
@@ -203,15 +145,22 @@ class ServerEnd:
 class ClientEnd:
     """The client's end: reads and writes that wait."""
 
-    def __init__(self, network: VirtualNetwork, server: ServerEnd, port: int) -> None:
+    def __init__(self, network: VirtualNetwork, server: ServerEnd, listener: Listener) -> None:
         self._network = network
-        # The server's.
-        self.port = port
+        # Whose ends they are.
+        self.process = PROCESS.get()
+        self.listener = listener
         self._changed = asyncio.Event()
-        self.incoming = Pipe(network, f"{server.peer}:{server.port} gets", self._changed.set)
+        # Called when something has come, or has ended; a transport has its own.
+        self.on_change: Callable[[], None] = self._changed.set
+        name = f"{server.peer}:{server.port} gets"
+        self.incoming = network.pipe(server.host, server.peer, name, self._on_change)
         self.server = server
         server.connect(self.incoming)
-        server.incoming.on_room = self._changed.set
+        server.incoming.on_room = self._on_change
+
+    def _on_change(self) -> None:
+        self.on_change()
 
     async def send(self, data: bytes) -> None:
         """Raises ConnectionError."""
@@ -252,6 +201,91 @@ class ClientEnd:
         self.incoming.reset()
         self._network.forget(self)
 
+    def end_with(self, process: Process) -> None:
+        """One of its two processes has ended: the system closes its end."""
+        if process is self.process:
+            self.server.incoming.end(End.RESET)
+            self.incoming.reset()
+        else:
+            self.incoming.end(End.RESET)
+            self.server.incoming.reset()
+        self._network.forget(self)
+
+    def vanish(self) -> None:
+        """One of its two hosts has no power."""
+        self.server.incoming.vanish()
+        self.incoming.vanish()
+
+
+class PeerTransport(asyncio.Transport):
+    """The connection of a broker to another one, as asyncio gives it."""
+
+    def __init__(self, end: ClientEnd, protocol: asyncio.Protocol, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._end = end
+        self._protocol = protocol
+        self._loop = loop
+        self._outgoing = bytearray()
+        self._is_closing = False
+        self._is_due = False
+        process = PROCESS.get()
+        self._context = OUTSIDE if process is None else process.context
+        end.on_change = self._on_change
+
+    @property
+    def server_process(self) -> Process | None:
+        """The process that accepted it."""
+        return self._end.listener.process
+
+    def get_extra_info(self, _name: str, default: object = None) -> object:
+        return default
+
+    def is_closing(self) -> bool:
+        return self._is_closing
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._is_closing:
+            self._outgoing += data
+            self._send()
+
+    def close(self) -> None:
+        self.abort()
+
+    def abort(self) -> None:
+        if not self._is_closing:
+            self._end.close()
+            self._lose(None)
+
+    def _on_change(self) -> None:
+        # It is the process that looks, when it runs.
+        if not self._is_due and not self._is_closing:
+            self._is_due = True
+            self._loop.call_soon(self._look, context=self._context)
+
+    def _send(self) -> None:
+        taken = self._end.server.incoming.send(memoryview(bytes(self._outgoing)))
+        del self._outgoing[:taken]
+
+    def _look(self) -> None:
+        self._is_due = False
+        if self._is_closing:
+            return
+        incoming = self._end.incoming
+        if incoming.is_reset:
+            self._lose(ConnectionResetError(errno.ECONNRESET, "reset"))
+            return
+        if self._outgoing:
+            self._send()
+        data = incoming.take(len(incoming.received))
+        if data:
+            self._protocol.data_received(data)
+        if incoming.has_ended and not incoming.received:
+            self.abort()
+
+    def _lose(self, error: Exception | None) -> None:
+        self._is_closing = True
+        self._loop.call_soon(self._protocol.connection_lost, error, context=self._context)
+
 
 class Listener:
     """A listening socket, as `Server` uses one."""
@@ -259,6 +293,7 @@ class Listener:
     def __init__(self, network: VirtualNetwork, host: str, port: int) -> None:
         self._network = network
         self.host, self.port = host, port
+        self.process = PROCESS.get()
         self._descriptor = network.loop.new_descriptor()
         self._backlog: deque[ServerEnd] = deque()
         self.is_closed = False
@@ -294,19 +329,34 @@ class Listener:
 
 
 class VirtualNetwork:
-    """All listening sockets and connections of a simulation; the Network of each broker."""
+    """All links, listening sockets and connections of a simulation; the Network of each broker."""
 
     def __init__(self, loop: VirtualLoop, random: Random, note: Callable[..., None]) -> None:
         self.loop = loop
+        loop.network = self
         self.note = note
         self._random = random
+        self._links: defaultdict[tuple[str, str], Link] = defaultdict(lambda: Link(random))
         self._listeners: dict[int, Listener] = {}
-        self._connections: list[ClientEnd] = []
+        # Of all ports that were ever listened at.
+        self._hosts: dict[int, str] = {}
+        # In the order in which they came.
+        self._connections: dict[ClientEnd, None] = {}
+        # By the host without power.
+        self._vanished: dict[str, list[ClientEnd]] = {}
         self._ports = FIRST_PORT
-        self.delay_s = DELAY_S
+        self._client_ports = FIRST_CLIENT_PORT
 
-    def draw_delay_s(self) -> float:
-        return self._random.uniform(*self.delay_s)
+    def link(self, source: str, target: str) -> Link:
+        """Returns one direction between two hosts."""
+        return self._links[source, target]
+
+    def links(self) -> list[Link]:
+        """Returns all over which something was sent."""
+        return list(self._links.values())
+
+    def pipe(self, source: str, target: str, name: str, on_change: Callable[[], None]) -> Pipe:
+        return Pipe(self.loop, self.link(source, target), self.note, name, on_change)
 
     # --- of a broker -------------------------------------------------------------------------
 
@@ -324,23 +374,49 @@ class VirtualNetwork:
     def transport(self, connected: socket.socket, _loop: asyncio.AbstractEventLoop) -> Transport:
         return cast(ServerEnd, connected)
 
+    async def open(
+        self, make_protocol: Callable[[], asyncio.Protocol], host: str, port: int
+    ) -> tuple[PeerTransport, asyncio.Protocol]:
+        """As asyncio's create_connection. Raises ConnectionRefusedError."""
+        process = PROCESS.get()
+        end = await self.connect(port, client=CLIENT_HOST if process is None else process.host)
+        assert end.listener.host == host, (end.listener.host, host)
+        protocol = make_protocol()
+        transport = PeerTransport(end, protocol, self.loop)
+        protocol.connection_made(transport)
+        return transport, protocol
+
     # --- of a client -------------------------------------------------------------------------
 
-    async def connect(self, port: int, *, client: str = "10.0.0.1") -> ClientEnd:
-        """Raises ConnectionRefusedError."""
-        await asyncio.sleep(self.draw_delay_s())
+    async def connect(self, port: int, *, client: str = CLIENT_HOST) -> ClientEnd:
+        """Returns when the server's host answers. Raises ConnectionRefusedError."""
+        host = self._host_of(port)
+        await asyncio.sleep(self.link(client, host).draw_delay_s())
+        while not self._is_reached(client, host):
+            await asyncio.sleep(self._random.uniform(0.5, 1.0))
         listener = self._listeners.get(port)
         if listener is None:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
-        server = ServerEnd(self, client, 40_000 + len(self._connections))
-        end = ClientEnd(self, server, port)
-        self._connections.append(end)
+        self._client_ports += 1
+        server = ServerEnd(self, client, self._client_ports, listener.host)
+        end = ClientEnd(self, server, listener)
+        self._connections[end] = None
         listener.push(server)
         return end
 
+    def _host_of(self, port: int) -> str:
+        self._hosts.update({one.port: one.host for one in self._listeners.values()})
+        return self._hosts.get(port, "")
+
+    def _is_reached(self, client: str, host: str) -> bool:
+        return host not in self._vanished and not (
+            self.link(client, host).is_cut or self.link(host, client).is_cut
+        )
+
+    # --- what happens ------------------------------------------------------------------------
+
     def forget(self, end: ClientEnd) -> None:
-        if end in self._connections:
-            self._connections.remove(end)
+        self._connections.pop(end, None)
 
     def reset_some(self, part: float) -> int:
         """Resets this part of the connections; returns how many."""
@@ -349,10 +425,33 @@ class VirtualNetwork:
             end.reset()
         return len(chosen)
 
-    def kill(self, port: int) -> None:
-        """The process behind a port died: its clients see a reset, and the next ones a refusal."""
-        listener = self._listeners.get(port)
-        if listener is not None:
-            listener.close()
-        for end in [one for one in self._connections if one.port == port]:
+    def end(self, process: Process) -> None:
+        """The process died: its clients see a reset, and the next ones a refusal."""
+        self._unbind(process)
+        for end in self._of(process):
+            end.end_with(process)
+
+    def lose_power(self, process: Process) -> None:
+        """Its host is gone: nobody is told, and whoever connects waits."""
+        self._unbind(process)
+        vanished = self._vanished.setdefault(process.host, [])
+        for end in self._of(process):
+            end.vanish()
+            self.forget(end)
+            vanished.append(end)
+
+    def power_on(self, host: str) -> None:
+        """The host is there again, and knows nothing of its connections."""
+        for end in self._vanished.pop(host, []):
             end.reset()
+
+    def heal(self) -> None:
+        for link in self.links():
+            link.heal()
+
+    def _of(self, process: Process) -> list[ClientEnd]:
+        return [one for one in self._connections if process in (one.process, one.listener.process)]
+
+    def _unbind(self, process: Process) -> None:
+        for listener in [one for one in self._listeners.values() if one.process is process]:
+            listener.close()

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from tests.support.page_blocks import JOURNEYS, is_of_spark, pages, runnable
-from tests.support.page_world import ARCHIVE, PageWorld, page_world, traveller
+from tests.support.page_world import ARCHIVE, PageWorld, page_world
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -48,14 +48,3 @@ def test_spark_examples_of_a_page_run(
     for query in queries:
         assert query.awaitTermination(STREAM_S_MAX)
         assert query.exception() is None
-
-
-@pytest.mark.parametrize(
-    "page", [page for page in JOURNEYS if is_of_spark(page)], ids=lambda page: str(page.stem)
-)
-def test_a_page_of_spark_can_be_followed_from_its_first_command_to_its_last(
-    page: Path, tmp_path: Path
-) -> None:
-    with traveller(tmp_path) as shell:
-        wrong = shell.follow(runnable(page, "bash", "python"))
-    assert not wrong, "\n".join(wrong)

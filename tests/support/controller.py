@@ -5,6 +5,8 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.protocol.formats.metadata_records import MetadataRecord, decode_record
 from strandline.broker.protocol.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -15,12 +17,38 @@ from strandline.broker.protocol.messages.broker_registration import (
     RegisteringFeature,
     RegisteringListener,
 )
+from strandline.broker.protocol.messages.fetch import (
+    FetchPartition,
+    FetchReplicaState,
+    FetchRequest,
+    FetchResponse,
+    FetchResponsePartition,
+    FetchTopic,
+)
+from strandline.broker.protocol.messages.fetch_snapshot import (
+    FetchSnapshotPartition,
+    FetchSnapshotPartitionResult,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    FetchSnapshotTopic,
+    SnapshotId,
+)
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.record import iter_records
 from tests.support.broker import BrokerProcess
 from tests.support.wire import WireClient
 
 LISTENERS = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
 CONTROLLER_ID = 1000
-FEATURES = {"metadata.version": (7, 33), "transaction.version": (0, 2), "group.version": (0, 1)}
+METADATA_ID = uuid.UUID(int=1)
+METADATA = "__cluster_metadata"
+FEATURES = {
+    "metadata.version": (7, 33),
+    "transaction.version": (0, 2),
+    "group.version": (0, 1),
+    "eligible.leader.replicas.version": (0, 1),
+}
 
 
 class ControllerProcess(BrokerProcess):
@@ -94,3 +122,99 @@ class PretendedBroker:
         assert self.register() == 0
         answer = self.beat()
         assert (answer.error_code, answer.is_fenced) == (0, False)
+
+
+# --- what a follower of the metadata sees ----------------------------------------------------
+
+
+def fetch(
+    client: WireClient, offset: int, epoch: int, leader_epoch: int, *, wait_ms: int = 0
+) -> FetchResponsePartition:
+    request = FetchRequest(
+        replica_state=FetchReplicaState(replica_id=77, replica_epoch=-1),
+        max_wait_ms=wait_ms,
+        min_bytes=0,
+        topics=[
+            FetchTopic(
+                topic_id=METADATA_ID,
+                partitions=[
+                    FetchPartition(
+                        partition=0,
+                        current_leader_epoch=leader_epoch,
+                        fetch_offset=offset,
+                        last_fetched_epoch=epoch,
+                        partition_max_bytes=2**20,
+                    )
+                ],
+            )
+        ],
+    )
+    answer = client.ask(request, FetchResponse, 17)
+    assert answer.error_code == 0
+    (partition,) = answer.topics[0].partitions
+    (endpoint,) = answer.node_endpoints
+    assert (endpoint.node_id, endpoint.host) == (CONTROLLER_ID, "127.0.0.1")
+    return partition
+
+
+def leader_epoch_of(client: WireClient) -> int:
+    """As a follower finds it: by an epoch that is too low."""
+    refused = fetch(client, 0, 0, 0)
+    assert refused.error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert refused.current_leader is not None
+    assert refused.current_leader.leader_id == CONTROLLER_ID
+    return refused.current_leader.leader_epoch
+
+
+def records_of(encoded: bytes) -> list[MetadataRecord]:
+    return [
+        decode_record(record.value or b"")
+        for batch in walk(encoded, verify_crc=True)
+        if not batch.header.is_control
+        for record in iter_records(encoded, batch.header, batch.position)
+    ]
+
+
+def snapshot_of(
+    client: WireClient, end_offset: int, epoch: int, leader_epoch: int, *, piece: int = 2**20
+) -> tuple[bytes, FetchSnapshotPartitionResult]:
+    """The bytes of a snapshot, piece by piece, and the last answer."""
+    found = b""
+    while True:
+        request = FetchSnapshotRequest(
+            replica_id=77,
+            max_bytes=piece,
+            topics=[
+                FetchSnapshotTopic(
+                    name=METADATA,
+                    partitions=[
+                        FetchSnapshotPartition(
+                            partition=0,
+                            current_leader_epoch=leader_epoch,
+                            snapshot_id=SnapshotId(end_offset=end_offset, epoch=epoch),
+                            position=len(found),
+                        )
+                    ],
+                )
+            ],
+        )
+        answer = client.ask(request, FetchSnapshotResponse, 1)
+        (result,) = answer.topics[0].partitions
+        found += bytes(result.unaligned_records)
+        if result.error_code or len(found) == result.size:
+            return found, result
+
+
+def followed(client: WireClient) -> MetadataImage:
+    """The image of a follower that began with nothing."""
+    leader_epoch = leader_epoch_of(client)
+    empty = fetch(client, 0, 0, leader_epoch)
+    assert empty.snapshot_id is not None
+    start, epoch = empty.snapshot_id.end_offset, empty.snapshot_id.epoch
+    snapshot, _ = snapshot_of(client, start, epoch, leader_epoch)
+    image = MetadataImage().apply_entry(records_of(snapshot))
+    tail = fetch(client, start, epoch, leader_epoch)
+    for part in tail.records:
+        found = records_of(bytes(part))  # type: ignore[arg-type]
+        image = image.apply_entry(found) if found else image
+    return image

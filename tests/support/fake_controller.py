@@ -28,6 +28,8 @@ class FakeController:
 
     def __init__(self, answers: Mapping[ApiKey, Answer]) -> None:
         self.answers = dict(answers)
+        # What it says that it takes.
+        self.ranges = list(RANGES)
         self.requests: list[Request] = []
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -70,7 +72,7 @@ class FakeController:
         kind = request_class(header.api_key)
         request = decode_request(kind, header.api_version, frame[header.body_position :])
         if header.api_key is ApiKey.API_VERSIONS:
-            response: Any = ApiVersionsResponse(api_keys=RANGES)
+            response: Any = ApiVersionsResponse(api_keys=self.ranges)
         else:
             self.requests.append(request)
             response = self.answers[header.api_key](request)

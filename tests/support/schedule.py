@@ -19,6 +19,7 @@ SPARK = "tests/spark"
 LONGEST = (
     SPARK,
     "tests/system/documents/test_commands.py",
+    "tests/system/documents/test_journeys.py",
     "tests/test_demo.py",
     "tests/system/soak/test_soak.py",
     "tests/system/transactions/histories/test_random_transactions.py",

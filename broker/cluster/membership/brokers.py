@@ -77,13 +77,20 @@ class OtherBrokers:
         """Raises PeerError."""
         return await self.ask(node_id, request, AddPartitionsToTxnResponse)
 
+    def own_peer(self, node_id: NodeId) -> Peer:
+        """Returns a connection to a broker that its caller alone uses, and closes.
+
+        Raises PeerUnreachable.
+        """
+        return Peer(self.address(node_id), self._connect, self._clock)
+
     def close(self) -> None:
         for peer in self._peers.values():
             peer.close()
         self._peers.clear()
 
     def _peer(self, node_id: NodeId) -> Peer:
-        address = self._address(node_id)
+        address = self.address(node_id)
         known = self._peers.get(node_id)
         if known is None or known.address != address:
             if known is not None:
@@ -91,7 +98,8 @@ class OtherBrokers:
             known = self._peers[node_id] = Peer(address, self._connect, self._clock)
         return known
 
-    def _address(self, node_id: NodeId) -> Address:
+    def address(self, node_id: NodeId) -> Address:
+        """Returns where a broker listens for others. Raises PeerUnreachable."""
         broker = self._view.image.brokers.get(node_id)
         for one in () if broker is None else broker.end_points:
             if one.name == self._listener:

@@ -21,6 +21,7 @@ from strandline.broker.cluster.membership.quorum import ActiveNode, Quorum
 from strandline.broker.peers.address import Address
 from strandline.broker.peers.errors import PeerError, PeerRefused, PeerTooOld, PeerUnreachable
 from strandline.broker.peers.peer import Connect, Peer
+from strandline.broker.protocol.schema.api import ApiKey, VersionRange
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.protocol.schema.schema import Request, Response
 from strandline.storage.backoff import Backoff
@@ -80,6 +81,7 @@ class ControllerChannel:
                         reason = str(error)
                         self._note_failure(active, error)
                     else:
+                        self._quorum.versions = self._peer_at(active.address).versions
                         code = code_of(found)
                         if code != ErrorCode.NOT_CONTROLLER and self._is_believed(active):
                             return found
@@ -89,6 +91,10 @@ class ControllerChannel:
                     await asyncio.sleep(RETRIES.wait_s(failures))
         except TimeoutError:
             raise PeerUnreachable(f"no controller answered in {limit_s:g} s: {reason}") from None
+
+    def versions_of(self, key: ApiKey) -> VersionRange | None:
+        """Returns the versions that the controllers take, None if that is not known."""
+        return self._quorum.versions.get(key)
 
     def close(self) -> None:
         if self._peer is not None:

@@ -88,6 +88,11 @@ class MembershipConfig:
         """Whether the process is a controller alone: it has no records and no clients."""
         return self.roles == (CONTROLLER,)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether the process is broker and controller, the only one of its cluster."""
+        return not self.has_controllers and not self.is_controller
+
     def addresses(self) -> Sequence[Address]:
         """Raises InvalidConfig."""
         return [_address(text) for text in self.servers]

@@ -1,14 +1,16 @@
 """Forwards a request of a client to the active controller (KIP-590).
 
     client ──request──► this broker ──Envelope: request, principal, address──► controller
-           ◄──answer───             ◄──the answer, in the client's version───
+           ◄──answer───             ◄──the answer, in the same version───────
 
-The controller decides as if the client had asked it: by its principal, and its address.
+The controller decides as if the client had asked it: by its principal, and its address. A client
+may be older than what the controller takes: then the request goes in the lowest version of that.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from strandline.broker.cluster.membership.channel import ControllerChannel
@@ -16,6 +18,7 @@ from strandline.broker.protocol.codec.codec import decode, encode, join, respons
 from strandline.broker.protocol.formats.principal_data import write_principal
 from strandline.broker.protocol.header import body_of_response, encode_request_header
 from strandline.broker.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
+from strandline.broker.protocol.schema.api import ApiKey
 from strandline.broker.protocol.schema.errors import ErrorCode, MalformedRequest
 from strandline.broker.protocol.schema.schema import Request, Response
 from strandline.broker.security.identity import ClientIdentity
@@ -40,7 +43,15 @@ class NotForwarded(StrandlineError):
 class Forwarder:
     """Sends requests of clients to the active controller."""
 
-    def __init__(self, channel: ControllerChannel, clock: Clock) -> None:
+    def __init__(
+        self,
+        channel: ControllerChannel,
+        clock: Clock,
+        *,
+        arrived: Callable[[Iterable[str]], Awaitable[None]],
+    ) -> None:
+        """`arrived` returns when this broker knows the topics of these names."""
+        self.arrived = arrived
         self._channel = channel
         self._quiet_log = QuietLog(log, clock)
 
@@ -49,6 +60,7 @@ class Forwarder:
     ) -> Response:
         """Returns the controller's answer. Raises NotForwarded, PeerError."""
         key = request.spec.key
+        version = self._version_at_controller(key, version)
         header = encode_request_header(key, version, _CORRELATION_ID, client_id)
         envelope = EnvelopeRequest(
             request_data=header + join(encode(request, version)),
@@ -74,3 +86,21 @@ class Forwarder:
             return decode(response_class(key), version, body)
         except MalformedRequest as error:
             raise NotForwarded(str(error), ErrorCode.UNKNOWN_SERVER_ERROR) from error
+
+    def highest(self, key: ApiKey) -> int | None:
+        """Returns the highest version that the controllers take, None if that is not known."""
+        theirs = self._channel.versions_of(key)
+        return None if theirs is None else theirs.highest
+
+    def _version_at_controller(self, key: ApiKey, version: int) -> int:
+        """Returns the version in which the request goes there. Raises NotForwarded."""
+        theirs = self._channel.versions_of(key)
+        if theirs is None:
+            return version
+        if version > theirs.highest:
+            # An older one would lose what the client says.
+            raise NotForwarded(
+                f"the controller takes {key.name} up to version {theirs.highest}",
+                ErrorCode.UNSUPPORTED_VERSION,
+            )
+        return max(version, theirs.lowest)

@@ -11,10 +11,11 @@ Epochs only grow: what a controller of a lower epoch says is not believed, also 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strandline.broker.peers.address import Address
+from strandline.broker.protocol.schema.api import VersionRange
 
 NO_NODE = -1
 
@@ -41,6 +42,8 @@ class Quorum:
         self._epoch = 0
         self._active: ActiveNode | None = None
         self._is_known = asyncio.Event()
+        # What the last controller that answered takes, by API key.
+        self.versions: Mapping[int, VersionRange] = {}
 
     def __repr__(self) -> str:
         return f"<Quorum epoch={self._epoch} active={self._active}>"

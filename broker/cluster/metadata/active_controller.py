@@ -4,7 +4,9 @@
     3 the view takes over the new image, and its followers apply it   4 answer
 
 A crash after 2 loses the answer, not the change: a start publishes the whole image. One entry is in
-flight; whoever comes meanwhile waits, and decides on the image after it.
+flight; whoever comes meanwhile waits, and decides on the image after it. A change of very many
+things is several entries, one after the other (`Decision.then`). An entry that was begun is
+published also if whoever asked for it has gone: nobody else would tell those who follow the log.
 
 What it decides on a request of a type is a pure function, given when it is made: those of
 configurations and quotas lie above.
@@ -26,6 +28,7 @@ from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.metadata_log import MetadataLog, MetadataRaced
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.protocol.formats.metadata_records import MetadataRecord
+from strandline.storage.concurrency.tasks import to_its_end
 from strandline.storage.errors import StorageError
 from strandline.storage.model import Offset
 
@@ -70,29 +73,50 @@ class ActiveController:
         Raises StorageError if the metadata log cannot be written. The outcome of the append is then
         unknown, so the next change reads the log again first and applies what it holds.
         """
+        await self._changing.acquire()
+        return await to_its_end(self._ask(request))
+
+    async def finish(self) -> None:
+        """Returns when no entry is in flight."""
         async with self._changing:
-            loop = asyncio.get_running_loop()
+            pass
+
+    async def _ask(self, request: ControllerRequest[ResultT]) -> Sequence[ResultT]:
+        """Decides, and lets the next one change the metadata."""
+        try:
             if self._unsure:
                 await self._refresh()
-            for _ in range(RACES_MAX):
-                decision = self.decide(request)  # 1
-                if not decision.records:
-                    return decision.results
-                try:
-                    delta, image = await loop.run_in_executor(  # 2
-                        self._executor, self._metadata_log.append, decision.records
-                    )
-                except MetadataRaced:
-                    # Another broker appended first: the image now includes its change.
-                    await self.view.take_over(self._metadata_log.image)
-                    continue
-                except StorageError:
-                    self._unsure = True
-                    raise
-                self._on_append(decision.records, image.next_offset - len(decision.records))
-                await self.view.take_over(image, delta)  # 3
-                return decision.results  # 4
-            raise StorageError(f"the metadata log was changed by others {RACES_MAX} times in a row")
+            decision = await self._carry_out(lambda _: self.decide(request))
+            while decision.then is not None:
+                decision = await self._carry_out(decision.then)
+            return decision.results  # 4
+        finally:
+            self._changing.release()
+
+    async def _carry_out(
+        self, decide: Callable[[MetadataImage], Decision[ResultT]]
+    ) -> Decision[ResultT]:
+        """Appends what is decided on the newest image; returns that. Raises StorageError."""
+        loop = asyncio.get_running_loop()
+        for _ in range(RACES_MAX):
+            decision = decide(self.view.image)  # 1
+            if not decision.records:
+                return decision
+            try:
+                delta, image = await loop.run_in_executor(  # 2
+                    self._executor, self._metadata_log.append, decision.records
+                )
+            except MetadataRaced:
+                # Another broker appended first: the image now includes its change.
+                await self.view.take_over(self._metadata_log.image)
+                continue
+            except StorageError:
+                self._unsure = True
+                raise
+            self._on_append(decision.records, image.next_offset - len(decision.records))
+            await self.view.take_over(image, delta)  # 3
+            return decision
+        raise StorageError(f"the metadata log was changed by others {RACES_MAX} times in a row")
 
     def decide(self, request: ControllerRequest[ResultT]) -> Decision[ResultT]:
         """Returns what is decided on the image of now."""

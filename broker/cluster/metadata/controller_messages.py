@@ -7,11 +7,12 @@ is raised as a `Refusal`; outside, it is an error code and text in a result.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeVar
 
+from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import NodeId, Replicas
 from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -44,9 +45,9 @@ class TopicDefaults:
         "default.replication.factor",
         SHORT,
         1,
-        "Replicas of a topic that is created without a count; one broker can hold only one.",
+        "Replicas of a topic that is created without a count, where the controller runs; a lone"
+        " broker can hold only one.",
         minimum=1,
-        maximum=1,
     )
     auto_creation_enabled: bool = key(
         "auto.create.topics.enable",
@@ -67,10 +68,15 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(Generic[ResultT]):
-    """The records of one log entry (empty: nothing changes) and the results, in request order."""
+    """The records of one log entry (empty: nothing changes) and the results, in request order.
+
+    A change of very many things is several entries: `then` decides on the image after this one what
+    comes next, and the results are those of the last.
+    """
 
     records: tuple[MetadataRecord, ...]
     results: tuple[ResultT, ...]
+    then: Callable[[MetadataImage], Decision[ResultT]] | None = None
 
 
 class ControllerRequest(Generic[ResultT]):

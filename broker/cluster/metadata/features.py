@@ -11,7 +11,7 @@ A broker in a cluster of Apache Kafka's controllers finds what they finalized. I
 that it can follow (`CLAIMED`), and does not take part in a cluster with others: clients would ask
 it for what it does not serve.
 
-eligible.leader.replicas.version  1 (KIP-966): the controller keeps them
+eligible.leader.replicas.version  1 (KIP-966): the controller keeps them; one of ours always does
 kraft.version                     1 (KIP-853): the controllers keep their voters
 """
 
@@ -24,6 +24,7 @@ from strandline.broker.protocol.formats.metadata_records import FeatureLevelReco
 from strandline.storage.errors import UnsupportedFormat
 
 TRANSACTION_VERSION = "transaction.version"
+ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +47,15 @@ FEATURES: Mapping[str, Feature] = {feature.name: feature for feature in _ALL}
 
 # The newest metadata.version whose records this release reads: 4.4-IV2.
 _METADATA_VERSION_READ = 33
+# Those that it decides on itself.
+OWN_LEVELS: Mapping[str, range] = {
+    feature.name: range(feature.lowest, feature.highest + 1) for feature in _ALL
+}
 # Levels that this release follows where another controller decides.
 CLAIMED: Mapping[str, range] = {
-    **{feature.name: range(feature.lowest, feature.highest + 1) for feature in _ALL},
+    **OWN_LEVELS,
     "metadata.version": range(7, _METADATA_VERSION_READ + 1),
-    "eligible.leader.replicas.version": range(2),
+    ELIGIBLE_LEADER_REPLICAS: range(2),
     "kraft.version": range(2),
 }
 

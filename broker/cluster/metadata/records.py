@@ -126,7 +126,7 @@ def partition_records(
         isr, directories = nodes, (UNASSIGNED_DIRECTORY,) * len(nodes)
         if brokers is not None:
             isr = tuple(node for node in nodes if is_active(brokers.get(node)))
-            directories = tuple(_directory(brokers.get(node)) for node in nodes)
+            directories = tuple(default_directory(brokers.get(node)) for node in nodes)
         records.append(
             PartitionRecord(
                 partition_id=partition,
@@ -147,7 +147,7 @@ def is_active(broker: RegisterBrokerRecord | None) -> bool:
     return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
 
 
-def _directory(broker: RegisterBrokerRecord | None) -> uuid.UUID:
+def default_directory(broker: RegisterBrokerRecord | None) -> uuid.UUID:
     """The log folder of a new replica: its broker decides, unless it has only one."""
     if broker is None or len(broker.log_dirs) > 1:
         return UNASSIGNED_DIRECTORY

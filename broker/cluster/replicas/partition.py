@@ -1,11 +1,12 @@
 """A replica of this broker: its log, who leads it, and the fetches waiting for records.
 
-The leader owns the log's high watermark. There is one replica, so each append moves it to the end.
+The leader owns the log's high watermark. Of a single replica each append moves it to the end; with
+followers `leading` does (`in_sync/leading.py`). A follower takes it from the leader's answers.
 Of a partition that another broker leads, no request is served: it names the leader (KIP-951).
 
 A fetch that found too little data registers a waiter. When the high watermark moves, the waiters
-are told by how many bytes, and decide whether that is enough. They are woken after the producer's
-answer is sent, not during the append.
+are told by how many bytes, and decide whether that is enough. Followers wait for the log's end
+instead. Both are woken after the producer's answer is sent, not during the append.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import NamedTuple, Protocol
 
+from strandline.broker.cluster.in_sync.leading import Cluster, Leading
+from strandline.broker.cluster.metadata.image import PartitionImage
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.protocol.messages.fetch import FetchResponsePartition
@@ -68,6 +71,18 @@ class HighWatermarkWaiter(Protocol):
         ...
 
 
+class AppendWatcher(Protocol):
+    """Watches the end of a log that this broker leads, for a follower."""
+
+    def on_append(self, partition: Partition, size_bytes: int) -> None:
+        """Called inside an append; must only take note and return."""
+        ...
+
+    def on_gone(self, partition: Partition) -> None:
+        """As HighWatermarkWaiter.on_gone."""
+        ...
+
+
 class Partition:
     """One replica; used on the event loop only."""
 
@@ -77,12 +92,15 @@ class Partition:
         "_last_prepared",
         "_syncs",
         "_waiters",
+        "_watchers",
         "is_internal",
         "is_leader",
         "last_empty_answer",
         "leader_epoch",
         "leader_id",
+        "leading",
         "log",
+        "partition_epoch",
         "topic_id",
         "topic_partition",
         "traffic",
@@ -97,6 +115,7 @@ class Partition:
         *,
         leader_id: int,
         is_leader: bool = True,
+        has_one_replica: bool = True,
         syncs: Callable[[LocalLog], Executor],
         traffic: TopicTraffic,
     ) -> None:
@@ -118,9 +137,13 @@ class Partition:
         # An attribute, since each request asks.
         self.is_leader = is_leader
         self._waiters: dict[HighWatermarkWaiter, None] = {}
+        self._watchers: dict[AppendWatcher, None] = {}
+        # The lead of a partition with followers; None without those, or if another broker leads.
+        self.leading: Leading | None = None
+        self.partition_epoch = -1
         # The last answer without records; see `partition_answers.answer_without_read`.
         self.last_empty_answer: FetchResponsePartition | None = None
-        if is_leader:
+        if is_leader and has_one_replica:
             log.local.advance_high_watermark(log.end_offset)
 
     def __repr__(self) -> str:
@@ -140,15 +163,44 @@ class Partition:
     def last_stable_offset(self) -> int:
         return self.log.local.last_stable_offset
 
-    def begin_leading(self, leader_id: int, leader_epoch: Epoch) -> None:
+    def begin_leading(
+        self, leader_id: int, leader_epoch: Epoch, *, has_one_replica: bool = True
+    ) -> None:
         """This broker was elected, or elected again."""
         self.leader_id, self.leader_epoch, self.is_leader = leader_id, leader_epoch, True
-        self.log.local.advance_high_watermark(self.log.end_offset)
+        if has_one_replica:
+            self.log.local.advance_high_watermark(self.log.end_offset)
 
     def end_leading(self, leader_id: int, leader_epoch: Epoch) -> None:
         """Another broker was elected, or nobody (-1): whoever waits is told."""
         self.leader_id, self.leader_epoch, self.is_leader = leader_id, leader_epoch, False
+        self._end_replication(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._tell_waiters()
+
+    def replicate(self, image: PartitionImage, cluster: Cluster) -> None:
+        """Follows the metadata of a partition that this broker leads: who its followers are."""
+        leading = self.leading
+        if len(image.replicas) > 1:
+            is_new = leading is None
+            if leading is None:
+                leading = self.leading = Leading(
+                    cluster, self.topic_id, self.log.local, on_advanced=self._on_advanced
+                )
+            leading.follow(image, is_new=is_new)
+        elif leading is not None:
+            self._end_replication(ErrorCode.NONE)
+            self.log.local.advance_high_watermark(self.log.end_offset)
+            self._on_advanced(1)
+
+    def _end_replication(self, code: ErrorCode) -> None:
+        leading, self.leading = self.leading, None
+        if leading is not None:
+            leading.waits.tell_all(code)
+
+    def _on_advanced(self, size_bytes: int) -> None:
+        if self._waiters:
+            for waiter in tuple(self._waiters):
+                waiter.on_high_watermark(size_bytes)
 
     def refusal(self, epoch: Epoch = NO_EPOCH) -> LeaderRefusal | None:
         """Returns the refusal of a client that knows the leader in another epoch, and of any if
@@ -205,16 +257,24 @@ class Partition:
             return info
         self.traffic.bytes_in += info.size_bytes
         self.traffic.messages_in += info.last_offset - info.base_offset + 1
-        self.log.local.advance_high_watermark(info.last_offset + 1)
-        if self._waiters:
-            for waiter in tuple(self._waiters):
-                waiter.on_high_watermark(info.size_bytes)
+        leading = self.leading
+        if leading is None:
+            self.log.local.advance_high_watermark(info.last_offset + 1)
+            if self._waiters:
+                for waiter in tuple(self._waiters):
+                    waiter.on_high_watermark(info.size_bytes)
+            return info
+        leading.appended(info)
+        for watcher in self._watchers:
+            watcher.on_append(self, info.size_bytes)
         return info
 
     def replace_local(self, local: LocalLog) -> None:
         """Goes on with a log over the same files, or their copy; see UnifiedLog.replace_local."""
         self.log.replace_local(local)
-        if self.is_leader:
+        if self.leading is not None:
+            self.leading.replace_local(local)
+        elif self.is_leader:
             local.advance_high_watermark(local.end_offset)
 
     async def append_prepared(
@@ -305,12 +365,23 @@ class Partition:
     def stop_waiting(self, waiter: HighWatermarkWaiter) -> None:
         self._waiters.pop(waiter, None)
 
+    def watch(self, watcher: AppendWatcher) -> None:
+        """`watcher` is told of appends, while this broker leads with followers."""
+        self._watchers[watcher] = None
+
+    def stop_watching(self, watcher: AppendWatcher) -> None:
+        self._watchers.pop(watcher, None)
+
     def gone(self) -> None:
         """Wakes all waiters for good: the partition is deleted or offline."""
         self._is_gone = True
+        self._end_replication(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._tell_waiters()
 
     def _tell_waiters(self) -> None:
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             waiter.on_gone()
+        watchers, self._watchers = self._watchers, {}
+        for watcher in watchers:
+            watcher.on_gone(self)

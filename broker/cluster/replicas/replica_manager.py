@@ -11,7 +11,8 @@ folders' threads; the tables change on the loop, after it.
     replicas name this broker       as a partition that appears; without, as one that disappears,
                                     but its topic stays
     leader is this broker           requests are served, under the leader epoch
-    another one, or nobody          NOT_LEADER_OR_FOLLOWER with the current leader (KIP-951)
+    another one, or nobody          NOT_LEADER_OR_FOLLOWER with the current leader (KIP-951); the
+                                    log is fetched from the leader
 
 If a partition is in no folder at start-up while a log folder is offline, it is assumed to be there:
 requests get KAFKA_STORAGE_ERROR, and it is not created again in another folder.
@@ -22,9 +23,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
+from strandline.broker.cluster.in_sync.leading import Cluster
 from strandline.broker.cluster.metadata.image import (
     MetadataDelta,
     MetadataImage,
@@ -49,6 +53,26 @@ from strandline.storage.model import NO_EPOCH, ZERO_TOPIC_ID, Epoch, TopicId, To
 log = logging.getLogger(__name__)
 
 
+class Followers(Protocol):
+    """Fetches the partitions that other brokers lead."""
+
+    def follow(self, partition: Partition, image: PartitionImage) -> None:
+        """Another broker leads it, or nobody (-1). Called for each change of its metadata."""
+        ...
+
+    def stop(self, partition: Partition) -> None:
+        """This broker leads it, or has it no more; nothing is appended from now on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replication:
+    """What a broker needs whose partitions have replicas elsewhere."""
+
+    cluster: Cluster
+    followers: Followers
+
+
 class ReplicaManager:
     """Owner of this broker's partitions: tables of them by name and by id."""
 
@@ -62,14 +86,18 @@ class ReplicaManager:
         topic_defaults: Callable[[], Mapping[str, str]],
         folders: FolderWork,
         syncs: Callable[[LocalLog], Executor],
+        replication: Replication | None = None,
     ) -> None:
         """`folders` runs what blocks in the log folders, `syncs` the flushes of a log.
+
+        Without `replication` each partition has one replica.
 
         `found` are the logs that a start found on disk. `topic_defaults` is read again each time:
         it may be altered.
         """
         self._node_id = node_id
         self._syncs = syncs
+        self._replication = replication
         self._log_dirs = log_dirs
         self._tiers = tiers
         self._topic_defaults = topic_defaults
@@ -235,8 +263,12 @@ class ReplicaManager:
             elected = (one.leader_epoch, one.leader, one.is_led_by(self._node_id))
             if (served.leader_epoch, served.leader_id, served.is_leader) != elected:
                 self._elect(served, one)
+            self._replicate(served, one)
             if changed:
                 served.log.local.update_config(config)
+                if served.leading is not None:
+                    # min.insync.replicas may be another.
+                    served.leading.advance()
         if changed and not self._is_starting:
             await self._change_tiers(topic)
 
@@ -263,6 +295,8 @@ class ReplicaManager:
                     are_new=keys is new,
                     wait_s=None if self._is_starting else CREATION_WAIT_S,
                 )
+                if keys is not new:
+                    await self._tiers.fill(created, must_be_read=not self._is_starting)
                 for key, local in created.items():
                     if self._is_starting:
                         self.topics_with_loss.add(topic.name)
@@ -289,13 +323,29 @@ class ReplicaManager:
     def _elect(self, served: Partition, led: PartitionImage) -> None:
         """Follows an election: this broker leads, or not any more, or under another epoch."""
         if led.is_led_by(self._node_id):
-            served.begin_leading(led.leader, led.leader_epoch)
+            if self._replication is not None:
+                self._replication.followers.stop(served)
+            has_one_replica = self._has_one_replica(led)
+            served.begin_leading(led.leader, led.leader_epoch, has_one_replica=has_one_replica)
             self._tiers.begin_leading(served.log, led)
         else:
             had_lead = served.is_leader
             served.end_leading(led.leader, led.leader_epoch)
             if had_lead:
                 self._tiers.end_leading(served.log)
+
+    def _has_one_replica(self, image: PartitionImage) -> bool:
+        return self._replication is None or len(image.replicas) == 1
+
+    def _replicate(self, served: Partition, image: PartitionImage) -> None:
+        """Follows the followers of a partition that is led here, or the leader of another one."""
+        if self._replication is None or served.partition_epoch == image.partition_epoch:
+            return
+        served.partition_epoch = image.partition_epoch
+        if served.is_leader:
+            served.replicate(image, self._replication.cluster)
+        else:
+            self._replication.followers.follow(served, image)
 
     async def _change_tiers(self, topic: TopicImage) -> None:
         # Empty if none of its partitions got a folder.
@@ -345,12 +395,14 @@ class ReplicaManager:
             partition.leader_epoch,
             leader_id=partition.leader,
             is_leader=is_leader,
+            has_one_replica=self._has_one_replica(partition),
             syncs=self._syncs,
             traffic=self._traffic.setdefault(topic.topic_id, TopicTraffic()),
         )
         self._partitions[topic_partition] = served
         self._by_name.setdefault(topic.name, {})[partition.partition] = served
         self._by_id.setdefault(topic.topic_id, {})[partition.partition] = served
+        self._replicate(served, partition)
 
     def _remove_topic(self, topic: TopicImage) -> None:
         self._offline -= {key for key in self._offline if key.topic == topic.name}
@@ -386,6 +438,8 @@ class ReplicaManager:
                 del self._by_name[key.topic]
             if not by_id:
                 del self._by_id[topic_id]
+            if self._replication is not None:
+                self._replication.followers.stop(served)
             served.gone()
             self._tiers.leave(served.log)
         self._deletions.start(topic_id, [served.log.local for served in gone])

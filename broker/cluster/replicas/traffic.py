@@ -23,6 +23,8 @@ class TopicTraffic:
     remote_bytes_out: int = 0
     remote_fetches: int = 0
     remote_fetch_errors: int = 0
+    replication_bytes_in: int = 0
+    replication_bytes_out: int = 0
 
     def add(self, other: TopicTraffic) -> None:
         for name in self.__slots__:

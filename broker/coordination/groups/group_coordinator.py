@@ -127,6 +127,7 @@ class GroupCoordinator:
             NewTopic(
                 name=OFFSETS_TOPIC,
                 partition_count=config.offsets_partition_count,
+                replication_factor=config.offsets_replicas_max,
                 properties={
                     "cleanup.policy": "compact",
                     "segment.bytes": str(config.offsets_segment_bytes),

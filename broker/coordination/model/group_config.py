@@ -35,6 +35,15 @@ class GroupConfig:
         "Partitions of __consumer_offsets when it is created; the first group creates it.",
         minimum=1,
     )
+    offsets_replicas_max: int = key(
+        "offsets.topic.replication.factor",
+        INT,
+        3,
+        "Replicas of __consumer_offsets when it is created; where fewer brokers are registered, as"
+        " many as these.",
+        minimum=1,
+        maximum=32767,
+    )
     offsets_segment_bytes: int = key(
         "offsets.topic.segment.bytes",
         INT,

@@ -60,7 +60,10 @@ class Journal:
         self, batch: bytearray, *, too_large: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
     ) -> None:
         """Appends one batch. Raises CoordinatorFault with the code of the answer."""
+        leading = self._partition.leading
         try:
+            if leading is not None:
+                leading.check_enough_in_sync()
             self._partition.append(memoryview(batch), origin=AppendOrigin.COORDINATOR)
         except (RecordsRejected, StorageError) as error:
             code = _code_of(error, too_large)
@@ -140,6 +143,8 @@ def _code_of(
         case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE:
             return too_large
         case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        case ErrorCode.NOT_ENOUGH_REPLICAS:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         case ErrorCode.KAFKA_STORAGE_ERROR:
             return ErrorCode.NOT_COORDINATOR

@@ -22,6 +22,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from dataclasses import replace
 from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeVar
@@ -46,6 +47,7 @@ from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
+MIN_IN_SYNC = "min.insync.replicas"
 # Delay until a partition that cannot be read is retried.
 LOAD_RETRY_S = 30.0
 
@@ -285,9 +287,26 @@ class Slots(Generic[S]):
         finally:
             self._creating -= 1
 
+    def _new_topic(self) -> NewTopic:
+        """Returns the topic with a replica on each of a few brokers, or of all there are."""
+        topic = self._topic
+        replicas = max(1, min(topic.replication_factor, len(self._metadata.image.brokers)))
+        properties = dict(topic.properties)
+        if replicas == 1:
+            # No minimum applies to it.
+            properties.pop(MIN_IN_SYNC, None)
+        elif replicas < topic.replication_factor:
+            fields = {"replicas": replicas, "wanted": topic.replication_factor}
+            log.warning(
+                "topic of the %s has fewer replicas than wanted: so few brokers are registered",
+                self._content,
+                extra={"fields": fields},
+            )
+        return replace(topic, replication_factor=replicas, properties=properties)
+
     async def _create_topic(self) -> None:
         try:
-            (result,) = await self._controller.ask(CreateTopics([self._topic]))
+            (result,) = await self._controller.ask(CreateTopics([self._new_topic()]))
         except StorageError as error:
             self._say_not_created(str(error))
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE) from error

@@ -47,6 +47,22 @@ class TransactionConfig:
         " creates it.",
         minimum=1,
     )
+    replicas_max: int = key(
+        "transaction.state.log.replication.factor",
+        INT,
+        3,
+        "Replicas of __transaction_state when it is created; where fewer brokers are registered, as"
+        " many as these.",
+        minimum=1,
+        maximum=32767,
+    )
+    in_sync_min: int = key(
+        "transaction.state.log.min.isr",
+        INT,
+        2,
+        "min.insync.replicas of __transaction_state when it is created with several replicas.",
+        minimum=1,
+    )
     segment_bytes: int = key(
         "transaction.state.log.segment.bytes",
         INT,

@@ -5,7 +5,8 @@
     go_on_all  what lacks markers still, the longest waiting first: a full disk, an offline folder,
                more partitions than one turn takes
 
-A marker of a partition that another broker leads is sent there; its answer goes on as well.
+A marker of a partition that another broker leads is sent there; its answer goes on as well, and so
+does one of this broker's that waits for followers.
 
 The coordinator's log has step 1, so a start takes up whatever is left here. A partition may get a
 marker a second time, which changes nothing there.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import islice
 
 from strandline.broker.coordination.model.classic_messages import CoordinatorFault
@@ -180,9 +182,10 @@ class TransactionEnds:
         )
         for partition in tuple(islice(lacking, markers_max)):
             del lacking[partition]
-            if self._is_sent(ending, SentMarker(transaction.transactional_id, marker, partition)):
+            sent = SentMarker(transaction.transactional_id, marker, partition)
+            if self._is_sent(ending, sent):
                 continue
-            if self._is_marked(transaction, partition, marker):
+            if self._is_marked(ending, sent):
                 crash_point(TRANSACTION_AFTER_MARKER)  # 2
             else:
                 lacking[partition] = None
@@ -203,7 +206,7 @@ class TransactionEnds:
         return True
 
     def _answered(self, sent: SentMarker, code: ErrorCode) -> None:
-        """Another broker has written a marker, or could not."""
+        """Another broker, or the followers here, have a marker, or will not."""
         ending = self._ending.get(sent.transactional_id)
         if ending is None or ending.sent.get(sent.partition) != sent.marker:
             # It was resigned, and perhaps taken up again under another epoch.
@@ -216,14 +219,15 @@ class TransactionEnds:
         if not len(ending):
             self._go_on(sent.transactional_id, MARKERS_PER_TURN_MAX)
 
-    def _is_marked(
-        self, transaction: Transaction, partition: TopicPartition, marker: EndMarker
-    ) -> bool:
+    def _is_marked(self, ending: _Ending, sent: SentMarker) -> bool:
         """Writes a marker to a partition; returns whether that needs no further attempt."""
-        if self._is_settling(partition):
+        if self._is_settling(sent.partition):
             return False
-        code = self._markers.write(marker, partition)
-        return self._is_over(transaction.transactional_id, partition, code)
+        code = self._markers.write(sent.marker, sent.partition, partial(self._answered, sent))
+        if code is None:
+            ending.sent[sent.partition] = sent.marker
+            return True
+        return self._is_over(sent.transactional_id, sent.partition, code)
 
     def _is_over(self, transactional_id: str, partition: TopicPartition, code: ErrorCode) -> bool:
         """Returns whether a marker needs no further attempt."""

@@ -4,13 +4,15 @@
                               --> MarkerChannel --> WriteTxnMarkers to the leader, whose handler
                                                     calls `LocalMarkers.write`
 
-In a partition of this broker a marker is an append.
+In a partition of this broker a marker is an append; with followers it counts once all in sync have
+it: a transaction that is complete must not lose its end to an election.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
@@ -26,7 +28,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.clock import Clock
 from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.local.log.log import AppendOrigin
-from strandline.storage.model import TopicPartition
+from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.quiet_log import QuietLog
 from strandline.storage.records.batch.marker import (
     MarkerType,
@@ -46,6 +48,23 @@ class EndMarker(NamedTuple):
     end: MarkerType
     coordinator_epoch: int
     version: TransactionVersion
+
+
+OnReplicated = Callable[[ErrorCode], None]
+
+
+class _ReplicatedMarker:
+    """A marker that followers have yet to get."""
+
+    __slots__ = ("_on_replicated",)
+    is_over = False
+
+    def __init__(self, on_replicated: OnReplicated) -> None:
+        self._on_replicated = on_replicated
+
+    def acknowledged(self, _place: int, code: ErrorCode) -> None:
+        # Not inside the append or fetch that tells it.
+        asyncio.get_running_loop().call_soon(self._on_replicated, code)
 
 
 class CommittedOffsets(Protocol):
@@ -79,8 +98,16 @@ class LocalMarkers:
             if one is not None and one.is_leader and one.log.may_append
         )
 
-    def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
-        """Writes the marker to one partition; see WriteTxnMarkers for the codes."""
+    def write(
+        self,
+        marker: EndMarker,
+        where: TopicPartition,
+        on_replicated: OnReplicated = lambda _: None,
+    ) -> ErrorCode | None:
+        """Writes the marker to one partition; see WriteTxnMarkers for the codes.
+
+        None: `on_replicated` gets the code in a later turn, when followers have it, or never will.
+        """
         partition = self._replicas.leader(where.topic, where.partition)
         if isinstance(partition, LeaderRefusal):
             return partition.code
@@ -88,16 +115,24 @@ class LocalMarkers:
         if has_offsets and not self._offsets.may_end_transaction(where):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         try:
-            self._append(marker, partition)
+            end_offset = self._append(marker, partition)
         except (RecordsRejected, StorageError) as error:
             return ErrorCode(error.kafka_code)
         if has_offsets:
             ended = LoadedMarker(marker.producer.producer_id, marker.end)
             self._offsets.ended_transaction(where, ended)
-        return ErrorCode.NONE
+        leading = partition.leading
+        if leading is None:
+            return ErrorCode.NONE
+        code = leading.wait(end_offset)
+        if code is None:
+            leading.waits.add(end_offset, _ReplicatedMarker(on_replicated), 0)
+        return code
 
-    def _append(self, marker: EndMarker, partition: Partition) -> None:
+    def _append(self, marker: EndMarker, partition: Partition) -> Offset:
         producer = marker.producer
+        if partition.leading is not None:
+            partition.leading.check_enough_in_sync()
         if marker.version.bumps_epoch:
             producers = partition.log.local.producers
             producers.check_marker_of_new_epoch(producer.producer_id, producer.epoch)
@@ -105,7 +140,7 @@ class LocalMarkers:
             self._marker, self._encoded = marker, encode_end_marker(marker, self._clock.now_ms())
         # A copy, for the append stamps it as its topic demands.
         batch = memoryview(bytearray(self._encoded))
-        partition.append(batch, origin=AppendOrigin.COORDINATOR)
+        return partition.append(batch, origin=AppendOrigin.COORDINATOR).last_offset + 1
 
 
 def encode_end_marker(marker: EndMarker, now_ms: int) -> bytes:

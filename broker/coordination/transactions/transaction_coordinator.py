@@ -131,7 +131,9 @@ class TransactionCoordinator:
             NewTopic(
                 name=TRANSACTION_TOPIC,
                 partition_count=config().partition_count,
+                replication_factor=config().replicas_max,
                 properties={
+                    "min.insync.replicas": str(config().in_sync_min),
                     "cleanup.policy": "compact",
                     "compression.type": "uncompressed",
                     "segment.bytes": str(config().segment_bytes),

@@ -26,7 +26,7 @@ from strandline.broker.config.rows import (
 )
 from strandline.broker.handlers.admin.logger_configs import describe_loggers
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
-from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.messages.describe_configs import (
     DescribeConfigsEntry,
     DescribeConfigsRequest,
@@ -54,7 +54,7 @@ OWN_SOURCES = (ValueSource.DYNAMIC_TOPIC, ValueSource.GROUP)
 class ConfigHandlers:
     """Handlers that read configurations; `alter_configs.py` changes them."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: NodeServices) -> None:
         self._running = services.running
         self._metadata = services.metadata
 

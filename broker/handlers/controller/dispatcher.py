@@ -1,7 +1,7 @@
 """Answers request frames on the listeners of a controller.
 
-What it serves is a table: the requests of brokers among each other (`CONTROLLER_SPECS`), and those
-of clients that change the metadata, which also come in envelopes.
+What it serves is a table (`ON_CONTROLLERS`): the requests of brokers among each other, and those of
+clients that change the metadata, which also come in envelopes.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from concurrent.futures import Executor
 from functools import partial
 
 from strandline.broker.authorization.authorizer import EVERY_RIGHT, Authorizer
-from strandline.broker.handlers.dispatch.api_versions import (
-    api_versions,
-    ranges_of,
-    unsupported_api_versions,
-)
+from strandline.broker.handlers.dispatch.api_versions import api_versions, ranges_of
 from strandline.broker.handlers.dispatch.dispatch import DECODED_AT_ONCE_BYTES_MAX, Handler
+from strandline.broker.handlers.dispatch.unreadable import RunningRequests, answer_unreadable
 from strandline.broker.handlers.services.services import NodeServices, RequestContext
-from strandline.broker.network.responses import Answer, CloseConnectionError, DeferredAnswer, Parts
+from strandline.broker.network.responses import Answer, DeferredAnswer, Parts
 from strandline.broker.protocol.codec.codec import decode_request, encode, request_class
 from strandline.broker.protocol.header import (
     RequestHeader,
@@ -28,7 +25,7 @@ from strandline.broker.protocol.header import (
     frame_response,
     routes_of,
 )
-from strandline.broker.protocol.schema.api import EVERY_SPEC, ApiKey
+from strandline.broker.protocol.schema.api import EVERY_SPEC, ON_CONTROLLERS, ApiKey
 from strandline.broker.protocol.schema.errors import MalformedRequest, UnsupportedVersion
 from strandline.broker.protocol.schema.schema import Request, Response
 from strandline.broker.security.identity import ANONYMOUS_CLIENT, ClientIdentity
@@ -43,7 +40,8 @@ class ControllerDispatcher:
         self, services: NodeServices, handlers: Mapping[ApiKey, Handler], *, decoding: Executor
     ) -> None:
         """`handlers` are those of what is served beside ApiVersions; `decoding` has one thread."""
-        specs = [EVERY_SPEC[key] for key in sorted((ApiKey.API_VERSIONS, *handlers))]
+        assert {ApiKey.API_VERSIONS, *handlers} == ON_CONTROLLERS
+        specs = [EVERY_SPEC[key] for key in sorted(ON_CONTROLLERS)]
         self._handlers: dict[ApiKey, Handler] = {
             ApiKey.API_VERSIONS: partial(api_versions, services, ranges=ranges_of(specs)),
             **handlers,
@@ -54,8 +52,8 @@ class ControllerDispatcher:
         self._traffic = services.traffic
         self._decoding = decoding
         self._now_s = services.clock.monotonic_s
-        # Of requests that wait for something.
-        self._running: set[asyncio.Task[Response]] = set()
+        self._running = RunningRequests()
+        self.run = self._running.run
 
     def traffic_of(self, api_key: ApiKey) -> ApiTraffic:
         """Returns the counters of one API, for requests that a gate answers."""
@@ -80,13 +78,8 @@ class ControllerDispatcher:
             if len(body) > DECODED_AT_ONCE_BYTES_MAX:
                 return self._handle_large(header, bytes(body), context, started_s)
             request = decode_request(request_class(header.api_key), header.api_version, body)
-        except MalformedRequest as error:
-            raise self._refused(f"malformed request: {error}") from error
-        except UnsupportedVersion as error:
-            if error.api_key == ApiKey.API_VERSIONS:
-                response = encode(unsupported_api_versions(), 0)
-                return frame_response(ApiKey.API_VERSIONS, 0, error.correlation_id, response)
-            raise self._refused(str(error)) from error
+        except (MalformedRequest, UnsupportedVersion) as error:
+            return answer_unreadable(error, self._traffic)
         return self._dispatch(header, request, context, started_s)
 
     def _context(self, header: RequestHeader, caller: ClientIdentity, peer: str) -> RequestContext:
@@ -114,7 +107,7 @@ class ControllerDispatcher:
                 memoryview(body),
             )
         except MalformedRequest as error:
-            raise self._refused(f"malformed request: {error}") from error
+            return answer_unreadable(error, self._traffic)
         response = self._handlers[header.api_key](request, context)
         if isinstance(response, Awaitable):
             response = await response
@@ -142,7 +135,6 @@ class ControllerDispatcher:
         started_s: float,
         task: asyncio.Task[Response],
     ) -> None:
-        self._running.discard(task)
         if task.cancelled():
             return  # The client is gone, or the controller is stopping.
         try:
@@ -159,19 +151,6 @@ class ControllerDispatcher:
         parts = frame_response(header.api_key, header.api_version, header.correlation_id, body)
         traffic.answered(parts, self._now_s() - started_s)
         return parts
-
-    def _refused(self, reason: str) -> CloseConnectionError:
-        self._traffic.refused_total += 1
-        return CloseConnectionError(reason)
-
-    async def run(self) -> None:
-        """Owns the requests that wait; they end with it."""
-        try:
-            await asyncio.Event().wait()
-        finally:
-            for task in self._running:
-                task.cancel()
-            await asyncio.gather(*self._running, return_exceptions=True)
 
 
 def _cancel(task: asyncio.Task[Response]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from strandline.broker.handlers.admin.acls import AclHandlers
 from strandline.broker.handlers.admin.alter_configs import AlterConfigsHandlers
 from strandline.broker.handlers.admin.client_quotas import ClientQuotaHandlers
+from strandline.broker.handlers.admin.configs import ConfigHandlers
 from strandline.broker.handlers.admin.scram_users import ScramUserHandlers
 from strandline.broker.handlers.admin.topics import TopicHandlers
 from strandline.broker.handlers.auth.sasl import no_authenticate, no_handshake
@@ -16,12 +17,14 @@ from strandline.broker.handlers.controller.brokers import BrokerHandlers
 from strandline.broker.handlers.controller.envelope import EnvelopeHandler
 from strandline.broker.handlers.controller.followers import FollowerHandlers
 from strandline.broker.handlers.controller.members import ClusterHandler, unregister_broker
+from strandline.broker.handlers.controller.partitions import PartitionHandlers
 from strandline.broker.handlers.controller.rights import Refused, for_brokers
 from strandline.broker.handlers.dispatch.dispatch import Handler
 from strandline.broker.handlers.dispatch.features import FeatureHandlers
 from strandline.broker.handlers.metadata.quorum import QuorumHandler
 from strandline.broker.handlers.services.services import NodeServices
 from strandline.broker.protocol.messages.allocate_producer_ids import AllocateProducerIdsResponse
+from strandline.broker.protocol.messages.alter_partition import AlterPartitionResponse
 from strandline.broker.protocol.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsResponse,
 )
@@ -50,7 +53,8 @@ def make_controller_handlers(
     With a `record` it has what clients change here; what comes in an envelope is in the record of
     the broker that sent it.
     """
-    admin = _admin_handlers(services, quorum)
+    partitions = PartitionHandlers(services.controller)
+    admin = _admin_handlers(services, quorum, partitions)
     envelope = EnvelopeHandler(_guarded(admin, services), services.authorizer)
     own: dict[ApiKey, tuple[Handler, Refused]] = {
         ApiKey.BROKER_REGISTRATION: (brokers.register, BrokerRegistrationResponse),
@@ -63,11 +67,19 @@ def make_controller_handlers(
             brokers.assign_replicas_to_dirs,
             AssignReplicasToDirsResponse,
         ),
+        ApiKey.ALTER_PARTITION: (partitions.alter_partition, AlterPartitionResponse),
         ApiKey.FETCH: (followers.fetch, partial(FetchResponse, topics=())),
         ApiKey.FETCH_SNAPSHOT: (followers.fetch_snapshot, FetchSnapshotResponse),
         ApiKey.ENVELOPE: (envelope.handle, EnvelopeResponse),
     }
-    direct = _guarded({**admin, ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster}, services)
+    read_only: dict[ApiKey, Handler] = {
+        ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
+        ApiKey.DESCRIBE_CONFIGS: ConfigHandlers(services).describe_configs,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
+            ScramUserHandlers(services).describe_user_scram_credentials
+        ),
+    }
+    direct = _guarded({**admin, **read_only}, services)
     if record is not None:
         from strandline.broker.handlers.audit.changes import recorded_handlers
 
@@ -80,15 +92,20 @@ def make_controller_handlers(
     }
 
 
-def _admin_handlers(services: NodeServices, quorum: QuorumHandler) -> Mapping[ApiKey, Handler]:
+def _admin_handlers(
+    services: NodeServices, quorum: QuorumHandler, partitions: PartitionHandlers
+) -> Mapping[ApiKey, Handler]:
     """The requests of clients that are decided here, directly or in an envelope."""
     topics = TopicHandlers(services)
-    configs = AlterConfigsHandlers(services)
+    configs = AlterConfigsHandlers(services, of_every_broker=True)
     acls = AclHandlers(services)
     return {
         ApiKey.CREATE_TOPICS: topics.create_topics,
         ApiKey.DELETE_TOPICS: topics.delete_topics,
         ApiKey.CREATE_PARTITIONS: topics.create_partitions,
+        ApiKey.ELECT_LEADERS: partitions.elect_leaders,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS: partitions.alter_partition_reassignments,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS: partitions.list_partition_reassignments,
         ApiKey.ALTER_CONFIGS: configs.alter_configs,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
         ApiKey.ALTER_CLIENT_QUOTAS: ClientQuotaHandlers(services).alter_client_quotas,

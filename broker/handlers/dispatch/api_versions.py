@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from strandline.broker.cluster.metadata.features import CLAIMED, OWN_LEVELS
 from strandline.broker.handlers.dispatch.features import finalized_features, supported_features
 from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.messages.api_versions import (
@@ -41,7 +42,7 @@ def ranges_of(specs: Iterable[ApiSpec]) -> Sequence[ApiVersionRange]:
     )
 
 
-_RANGES_OF_BROKERS = ranges_of(SPECS.values())
+RANGES_OF_BROKERS = ranges_of(SPECS.values())
 
 
 def api_versions(
@@ -49,7 +50,7 @@ def api_versions(
     request: ApiVersionsRequest,
     context: RequestContext,
     *,
-    ranges: Sequence[ApiVersionRange] = _RANGES_OF_BROKERS,
+    ranges: Sequence[ApiVersionRange] = RANGES_OF_BROKERS,
 ) -> ApiVersionsResponse:
     """Returns all advertised APIs and features; refuses an invalid software name as Kafka does."""
     if context.api_version < FIRST_VERSION_WITH_SOFTWARE_AND_FEATURES:
@@ -69,7 +70,10 @@ def api_versions(
     with_zero = context.api_version >= FIRST_VERSION_WITH_ZERO_FEATURES
     return ApiVersionsResponse(
         api_keys=ranges,
-        supported_features=supported_features(with_zero=with_zero),
+        supported_features=supported_features(
+            CLAIMED if services.config.membership.has_controllers else OWN_LEVELS,
+            with_zero=with_zero,
+        ),
         # Kafka uses the end of the metadata log; it grows whenever a feature may have changed.
         finalized_features_epoch=image.version,
         finalized_features=finalized_features(image),
@@ -80,5 +84,5 @@ def unsupported_api_versions() -> ApiVersionsResponse:
     """Returns the answer to an unknown version, which is encoded in version 0."""
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
-        api_keys=[entry for entry in _RANGES_OF_BROKERS if entry.api_key == ApiKey.API_VERSIONS],
+        api_keys=[entry for entry in RANGES_OF_BROKERS if entry.api_key == ApiKey.API_VERSIONS],
     )

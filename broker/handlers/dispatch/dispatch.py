@@ -26,10 +26,8 @@ from functools import partial
 from typing import Protocol, TypeAlias, TypeVar, cast
 
 from strandline.broker.authorization.authorizer import EVERY_RIGHT, Access
-from strandline.broker.handlers.dispatch.api_versions import (
-    api_versions,
-    unsupported_api_versions,
-)
+from strandline.broker.handlers.dispatch.api_versions import api_versions
+from strandline.broker.handlers.dispatch.unreadable import RunningRequests, answer_unreadable
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.produce.produce import ProduceHandler
 from strandline.broker.handlers.services.services import RequestContext, Services
@@ -119,8 +117,8 @@ class Dispatcher:
         self._traffic = services.traffic
         self._apis = services.traffic.apis
         self._now_s = services.clock.monotonic_s
-        # Of requests that wait for something.
-        self._running: set[asyncio.Task[Response]] = set()
+        self._running = RunningRequests()
+        self.run = self._running.run
 
     def handle(
         self,
@@ -159,15 +157,8 @@ class Dispatcher:
             else:
                 request = decode_request(request_class(header.api_key), header.api_version, body)
                 return self._dispatch(header, request, peer, started_s, caller, access)
-        except MalformedRequest as error:
-            self._traffic.refused_total += 1
-            raise CloseConnectionError(f"malformed request: {error}") from error
-        except UnsupportedVersion as error:
-            if error.api_key == ApiKey.API_VERSIONS:
-                response = encode(unsupported_api_versions(), 0)
-                return frame_response(ApiKey.API_VERSIONS, 0, error.correlation_id, response)
-            self._traffic.refused_total += 1
-            raise CloseConnectionError(str(error)) from error
+        except (MalformedRequest, UnsupportedVersion) as error:
+            return answer_unreadable(error, self._traffic)
         return self._counted(answer, traffic, started_s)
 
     def traffic_of(self, api_key: ApiKey) -> ApiTraffic:
@@ -236,8 +227,7 @@ class Dispatcher:
                 body,
             )
         except MalformedRequest as error:
-            self._traffic.refused_total += 1
-            raise CloseConnectionError(f"malformed request: {error}") from error
+            return answer_unreadable(error, self._traffic)
         answer: Answer
         if isinstance(request, FetchRequest):
             wait_ms = min(request.max_wait_ms, LARGE_FETCH_WAIT_MS_MAX)
@@ -295,7 +285,6 @@ class Dispatcher:
         overhead_s: float,
         task: asyncio.Task[Response],
     ) -> None:
-        self._running.remove(task)
         if task.cancelled():
             return  # The broker is stopping.
         local_s = overhead_s + work.busy_s
@@ -306,15 +295,6 @@ class Dispatcher:
             late.fail(error)
         else:
             late.complete(parts)
-
-    async def run(self) -> None:
-        """Owns the requests that wait; they end with it."""
-        try:
-            await asyncio.Event().wait()
-        finally:
-            for task in self._running:
-                task.cancel()
-            await asyncio.gather(*self._running, return_exceptions=True)
 
     def _finish(
         self, header: RequestHeader, response: Response, local_s: float, remote_s: float

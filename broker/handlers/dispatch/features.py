@@ -12,13 +12,14 @@ is registered.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from strandline.broker.cluster.metadata.controller_messages import (
     FeatureChange,
     Intent,
     NewLevel,
     UpdateFeatures,
 )
-from strandline.broker.cluster.metadata.features import FEATURES
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
 from strandline.broker.handlers.services.services import NodeServices, RequestContext
@@ -40,21 +41,20 @@ from strandline.storage.errors import StorageError
 FIRST_VERSION_WITHOUT_RESULTS = 2
 
 
-def supported_features(*, with_zero: bool) -> list[SupportedFeature]:
+def supported_features(levels: Mapping[str, range], *, with_zero: bool) -> list[SupportedFeature]:
     """Returns the supported features; clients below v4 cannot read a minimum level of 0."""
     return [
-        SupportedFeature(name=one.name, min_version=one.lowest, max_version=one.highest)
-        for one in FEATURES.values()
-        if with_zero or one.lowest > 0
+        SupportedFeature(name=name, min_version=known.start, max_version=known.stop - 1)
+        for name, known in levels.items()
+        if with_zero or known.start > 0
     ]
 
 
 def finalized_features(image: MetadataImage) -> list[FinalizedFeature]:
     """Returns the finalized features; as in Kafka, one of level 0 is not finalized."""
-    levels = ((name, image.finalized_level(name)) for name in FEATURES)
     return [
         FinalizedFeature(name=name, max_version_level=level, min_version_level=level)
-        for name, level in levels
+        for name, level in image.feature_levels.items()
         if level > 0
     ]
 

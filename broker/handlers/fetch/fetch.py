@@ -54,9 +54,9 @@ from strandline.broker.handlers.fetch.partition_answers import (
     answer_without_read,
     converted_answer,
     denied_answer,
+    diverging_answer,
     end_of,
     error_answer,
-    follower_refusal,
     is_news,
     records_answer,
     refused_answer,
@@ -64,6 +64,7 @@ from strandline.broker.handlers.fetch.partition_answers import (
 )
 from strandline.broker.handlers.fetch.plan import FetchPass, FetchPlan, FetchPlanner
 from strandline.broker.handlers.fetch.purgatory import ParkedFetch
+from strandline.broker.handlers.fetch.replica_fetch import ReplicaFetches
 from strandline.broker.handlers.fetch.sessions import (
     FetchSession,
     FetchSessionCache,
@@ -82,7 +83,6 @@ from strandline.broker.network.responses import (
 from strandline.broker.protocol.codec.codec import encode
 from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.fetch import (
-    FetchDivergingEpoch,
     FetchNodeEndpoint,
     FetchRequest,
     FetchResponse,
@@ -116,6 +116,7 @@ class FetchHandler:
         self._sessions = sessions
         self._services = services
         self._planner = FetchPlanner(services, sessions)
+        self._followers = ReplicaFetches(services.replicas, services.clock)
         self._loop = asyncio.get_running_loop()
         self._quiet_log = QuietLog(log, services.clock)
         # Number of fetches waiting now.
@@ -164,7 +165,7 @@ class FetchHandler:
 
     def _carry_out(
         self,
-        plan: FetchPlan | ErrorCode,
+        plan: FetchPlan | FetchRequest | ErrorCode,
         header: RequestHeader,
         access: Access | None,
         listener: str,
@@ -172,9 +173,9 @@ class FetchHandler:
         if isinstance(plan, ErrorCode):
             self._requests.failed(plan)
             return self._frame(header, FetchResponse(error_code=plan, topics=()))
+        if isinstance(plan, FetchRequest):
+            return self._followers.handle(plan, header, access)
         plan.access, plan.listener = access, listener
-        if plan.replica_id >= 0:
-            return self._answer(plan, self._refuse_replica(plan))
         if plan.header.api_version < FIRST_VERSION_WITH_BATCHES:
             return self._answer_with_old_messages(plan)
         found = self._read_once(plan)
@@ -253,7 +254,9 @@ class FetchHandler:
             return refused_answer(wanted.partition, refusal, plan.header.api_version, partition)
         try:
             if wanted.last_fetched_epoch >= 0 and not unified_log.has_unknown_extent:
-                diverging = self._diverging(wanted, partition)
+                diverging = diverging_answer(
+                    partition, wanted.partition, wanted.fetch_offset, wanted.last_fetched_epoch
+                )
                 if diverging is not None:
                     found.must_answer = True
                     return diverging
@@ -300,23 +303,6 @@ class FetchHandler:
                 answer = with_aborted(answer, aborted)
         return answer
 
-    def _refuse_replica(self, plan: FetchPlan) -> FetchPass:
-        """Refuses a follower: no partition has one (Kafka's `followerReplicaOrThrow`)."""
-        found = FetchPass()
-        if plan.access is not None and not plan.access.may_cluster(AclOperation.CLUSTER_ACTION):
-            found.answers = [(one, None, denied_answer(one.partition)) for one in plan.wanted]
-            return found
-        for wanted in plan.wanted:
-            topic, index = wanted.key
-            partition = self._replicas.partitions_of(topic).get(index)
-            if partition is None:
-                refusal = self._refusal(wanted, None, plan.session)
-            else:
-                refusal = follower_refusal(partition, wanted.current_leader_epoch)
-            answer = refused_answer(index, refusal, plan.header.api_version)
-            found.answers.append((wanted, partition, answer))
-        return found
-
     def _refusal(
         self, wanted: WantedPartition, partition: Partition | None, session: FetchSession | None
     ) -> LeaderRefusal:
@@ -337,26 +323,6 @@ class FetchHandler:
         if names[wanted.topic_id] in self._services.metadata.image.topics:
             return LeaderRefusal(ErrorCode.INCONSISTENT_TOPIC_ID)
         return LeaderRefusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-
-    def _diverging(
-        self, wanted: WantedPartition, partition: Partition
-    ) -> FetchResponsePartition | None:
-        """Returns the answer with the offset where the client's log diverges from ours (KIP-595).
-
-        Raises OffsetOutOfRange if it has read records that do not exist, or were deleted.
-        """
-        end = partition.epoch_end(wanted.last_fetched_epoch)
-        if end.epoch < 0 or wanted.fetch_offset < partition.log.log_start_offset:
-            raise partition.log.out_of_range(wanted.fetch_offset)
-        if end.epoch < wanted.last_fetched_epoch or end.start_offset < wanted.fetch_offset:
-            return FetchResponsePartition(
-                index=wanted.partition,
-                high_watermark=partition.high_watermark,
-                last_stable_offset=partition.last_stable_offset,
-                log_start_offset=partition.log.log_start_offset,
-                diverging_epoch=FetchDivergingEpoch(epoch=end.epoch, end_offset=end.start_offset),
-            )
-        return None
 
     # --- answering ---------------------------------------------------------------------------
 

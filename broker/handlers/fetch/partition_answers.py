@@ -10,6 +10,7 @@ from strandline.broker.handlers.fetch.sessions import WantedPartition
 from strandline.broker.protocol.messages.fetch import (
     FetchAbortedTransaction,
     FetchCurrentLeader,
+    FetchDivergingEpoch,
     FetchResponsePartition,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -73,6 +74,27 @@ def refused_answer(
         return answer
     leader = FetchCurrentLeader(leader_id=leader_id, leader_epoch=leader_epoch)
     return answer.replaced(current_leader=leader)
+
+
+def diverging_answer(
+    partition: Partition, index: int, fetch_offset: Offset, last_fetched_epoch: int
+) -> FetchResponsePartition | None:
+    """Returns the answer with the offset where the fetcher's log diverges from ours (KIP-595).
+
+    Raises OffsetOutOfRange if it has read records that do not exist, or were deleted.
+    """
+    end = partition.epoch_end(last_fetched_epoch)
+    if end.epoch < 0 or fetch_offset < partition.log.log_start_offset:
+        raise partition.log.out_of_range(fetch_offset)
+    if end.epoch < last_fetched_epoch or end.start_offset < fetch_offset:
+        return FetchResponsePartition(
+            index=index,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log.log_start_offset,
+            diverging_epoch=FetchDivergingEpoch(epoch=end.epoch, end_offset=end.start_offset),
+        )
+    return None
 
 
 def records_answer(

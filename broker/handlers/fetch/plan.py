@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from strandline.broker.authorization.authorizer import Access
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.handlers.fetch.repeated_fetches import RepeatedFetch, RepeatedFetches
+from strandline.broker.handlers.fetch.replica_sessions import follower_of
 from strandline.broker.handlers.fetch.sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -38,8 +39,6 @@ class FetchPlan:
     """One fetch while it is served."""
 
     header: RequestHeader
-    # The broker that fetches as a follower; negative: a consumer.
-    replica_id: int
     # When it was received; later, when its wait ended.
     started_s: float
     wanted: Sequence[WantedPartition]
@@ -86,7 +85,7 @@ class FetchPlanner:
 
     def plan_body(
         self, body: memoryview, header: RequestHeader, peer: str, started_s: float
-    ) -> FetchPlan | ErrorCode:
+    ) -> FetchPlan | FetchRequest | ErrorCode:
         """Decodes a request and plans it, as `plan` does. Raises MalformedRequest as well."""
         known = self._known.get(peer)
         if known is not None:
@@ -96,14 +95,16 @@ class FetchPlanner:
                 return self._made(known.request, header, started_s, wanted, known=known)
         request = decode_request(FetchRequest, header.api_version, body)
         plan = self.plan(request, header, started_s)
-        self._known.note(peer, header.api_version, body, request)
+        if plan is not request:
+            self._known.note(peer, header.api_version, body, request)
         return plan
 
     def plan(
         self, request: FetchRequest, header: RequestHeader, started_s: float
-    ) -> FetchPlan | ErrorCode:
+    ) -> FetchPlan | FetchRequest | ErrorCode:
         """Opens, continues or closes the session that the request names (KIP-227).
 
+        That of a follower is returned as it is: it has sessions of another kind.
         `started_s` is the loop's clock when the request was received. Returns an error code
         for a session or an epoch that is not this client's. Raises CloseConnectionError for a
         request of more than PARTITIONS_MAX partitions.
@@ -113,6 +114,8 @@ class FetchPlanner:
             + sum(len(topic.partitions) or 1 for topic in request.forgotten_topics),
             PARTITIONS_MAX,
         )
+        if follower_of(request)[0] >= 0:
+            return request
         by_id = header.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
         wanted = _wanted(request, by_id=by_id)
         session: FetchSession | None = None
@@ -159,7 +162,6 @@ class FetchPlanner:
             )
         return FetchPlan(
             header,
-            _replica_id_of(request),
             started_s,
             wanted,
             session,
@@ -171,12 +173,6 @@ class FetchPlanner:
             request.max_wait_ms,
             known,
         )
-
-
-def _replica_id_of(request: FetchRequest) -> int:
-    """Returns the id of the broker that fetches as a follower, in whichever field it is."""
-    state = request.replica_state
-    return request.replica_id if state is None else state.replica_id
 
 
 def _wanted(request: FetchRequest, *, by_id: bool) -> list[WantedPartition]:

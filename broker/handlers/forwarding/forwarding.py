@@ -11,7 +11,7 @@ parts. Without a controller in time the answer is REQUEST_TIMED_OUT, which clien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from strandline.broker.protocol.messages.create_partitions import (
 )
 from strandline.broker.protocol.messages.create_topics import (
     CreatableTopicResult,
+    CreateTopicsRequest,
     CreateTopicsResponse,
 )
 from strandline.broker.protocol.messages.delete_topics import (
@@ -50,19 +51,25 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.protocol.schema.schema import Response
 
 Refuse = Callable[[Any, ErrorCode], Response]
+Forward = Callable[[Any, RequestContext], Coroutine[object, None, Response]]
 
 
 def forwarding_handlers(
     forwarder: Forwarder, local: Mapping[ApiKey, Handler]
 ) -> dict[ApiKey, Handler]:
     """Returns the handlers that forward; `local` has those of this broker."""
-    handlers = {key: _forwarded(forwarder, refuse) for key, refuse in _REFUSALS.items()}
+    handlers: dict[ApiKey, Handler] = {
+        key: _forwarded(forwarder, refuse) for key, refuse in REFUSALS.items()
+    }
+    handlers[ApiKey.CREATE_TOPICS] = _known_here(
+        forwarder, _forwarded(forwarder, REFUSALS[ApiKey.CREATE_TOPICS])
+    )
     for key, rows in _WITH_LOGGERS.items():
         handlers[key] = _split(handlers[key], local[key], rows)
     return handlers
 
 
-def _forwarded(forwarder: Forwarder, refuse: Refuse) -> Handler:
+def _forwarded(forwarder: Forwarder, refuse: Refuse) -> Forward:
     async def forward(request: Any, context: RequestContext) -> Response:
         try:
             return await forwarder.forward(
@@ -77,6 +84,19 @@ def _forwarded(forwarder: Forwarder, refuse: Refuse) -> Handler:
             return refuse(request, error.code)
 
     return forward
+
+
+def _known_here(forwarder: Forwarder, forward: Forward) -> Handler:
+    """Returns what answers when the new topics are known here: the client asks for them next."""
+
+    async def create(request: CreateTopicsRequest, context: RequestContext) -> Response:
+        answer = await forward(request, context)
+        assert isinstance(answer, CreateTopicsResponse)
+        if not request.validate_only:
+            await forwarder.arrived(one.name for one in answer.topics if not one.error_code)
+        return answer
+
+    return create
 
 
 def _split(forward: Handler, local: Handler, rows: str) -> Handler:
@@ -133,7 +153,7 @@ def _deleted(request: DeleteTopicsRequest, code: ErrorCode) -> DeleteTopicsRespo
     )
 
 
-_REFUSALS: Final[Mapping[ApiKey, Refuse]] = {
+REFUSALS: Final[Mapping[ApiKey, Refuse]] = {
     ApiKey.CREATE_TOPICS: _rows(
         CreateTopicsResponse,
         "topics",

@@ -64,6 +64,9 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 # The version without record timestamps.
 VERSION_OF_BORDERS = 0
+# Followers tell where their logs begin with a fetch, twice a second at least.
+FOLLOWERS_LOOK_S = 0.05
+FIRST_VERSION_WITH_UNAVAILABLE = 5
 # The first version whose clients know the special timestamp.
 _FIRST_VERSION = {
     MAX_TIMESTAMP: 7,
@@ -106,7 +109,12 @@ class OffsetHandlers:
             for topic in request.topics
             for wanted in topic.partitions
         )
-        isolation = Isolation.of_consumer(request.isolation_level)
+        isolation = (
+            # A follower's log goes on to the end of its leader's.
+            Isolation.LOG_END
+            if request.replica_id >= 0
+            else Isolation.of_consumer(request.isolation_level)
+        )
         topics: list[ListOffsetsResponseTopic] = []
         lookups: list[_Lookup] = []
         for topic in request.topics:
@@ -120,6 +128,8 @@ class OffsetHandlers:
                     answer = _no_offset(wanted, partition.code)
                 elif context.api_version == VERSION_OF_BORDERS:
                     answer = self._borders(partition, wanted)
+                elif not _is_end_known(partition, wanted.timestamp, isolation):
+                    answer = _no_offset(wanted, _unavailable(context.api_version))
                 elif wanted.timestamp in _IN_MEMORY:
                     known = _known_offset(partition, wanted.timestamp, isolation)
                     answer = _offset(wanted, known)
@@ -251,7 +261,7 @@ class OffsetHandlers:
     async def delete_records(
         self, request: DeleteRecordsRequest, _context: RequestContext
     ) -> DeleteRecordsResponse:
-        """Answers when the new log starts are durable.
+        """Answers when the new log starts are durable, and those of followers as high.
 
         If they cannot be, because a disk is full, the records may be back after a crash:
         KAFKA_STORAGE_ERROR, and the client retries.
@@ -262,6 +272,11 @@ class OffsetHandlers:
             for topic in request.topics
         ]
         failed = await self._replicas.checkpoint_log_starts()
+        deadline_s = self._services.clock.monotonic_s() + request.timeout_ms / 1000
+        for topic, results in zip(request.topics, results_by_topic, strict=True):
+            for position, result in enumerate(results):
+                if not result.error_code:
+                    results[position] = await self._replicated(topic.name, result, deadline_s)
         return DeleteRecordsResponse(
             topics=[
                 DeleteRecordsTopicResult(
@@ -271,6 +286,25 @@ class OffsetHandlers:
                 for topic, results in zip(request.topics, results_by_topic, strict=True)
             ]
         )
+
+    async def _replicated(
+        self, topic: str, result: DeleteRecordsPartitionResult, deadline_s: float
+    ) -> DeleteRecordsPartitionResult:
+        """Waits until followers have deleted the records, too (Kafka's DelayedDeleteRecords)."""
+        row = partial(DeleteRecordsPartitionResult, partition_index=result.partition_index)
+        while True:
+            partition = self._replicas.leader(topic, result.partition_index)
+            if isinstance(partition, LeaderRefusal):
+                return row(error_code=partition.code)
+            leading = partition.leading
+            if leading is None:
+                return result
+            low_watermark = leading.low_watermark(partition.log.log_start_offset)
+            if low_watermark >= result.low_watermark:
+                return row(low_watermark=low_watermark)
+            if self._services.clock.monotonic_s() >= deadline_s:
+                return row(error_code=ErrorCode.REQUEST_TIMED_OUT)
+            await asyncio.sleep(FOLLOWERS_LOOK_S)
 
     def _durably(
         self, topic: str, result: DeleteRecordsPartitionResult, failed: frozenset[Path]
@@ -299,6 +333,20 @@ class OffsetHandlers:
             return row(low_watermark=partition.log.delete_records(wanted.offset))
         except (RecordsRejected, StorageError) as error:
             return row(error_code=error.kafka_code)
+
+
+def _is_end_known(partition: Partition, timestamp: int, isolation: Isolation) -> bool:
+    """Whether the answer cannot lie before what this client has seen of an earlier leader."""
+    leading = partition.leading
+    if leading is None or leading.is_end_known or isolation is Isolation.LOG_END:
+        return True
+    return timestamp not in (LATEST, MAX_TIMESTAMP) and timestamp < 0
+
+
+def _unavailable(version: int) -> ErrorCode:
+    if version < FIRST_VERSION_WITH_UNAVAILABLE:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return ErrorCode.OFFSET_NOT_AVAILABLE
 
 
 def _known_offset(partition: Partition, timestamp: int, isolation: Isolation) -> TimestampOffset:

@@ -18,6 +18,7 @@ from functools import partial
 from typing import TypeAlias
 
 from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.handlers.produce.delayed import PendingReplication
 from strandline.broker.protocol.messages.produce import (
     ProduceRecordError,
     ProduceResponsePartition,
@@ -46,11 +47,15 @@ class PendingTimestampCheck:
     records: memoryview
 
 
-Later: TypeAlias = PendingFlush | PendingTimestampCheck
+Later: TypeAlias = PendingFlush | PendingTimestampCheck | PendingReplication
 
 
 async def complete(
-    later: Sequence[Later], workers: Executor, *, now_ms: int, quiet_log: QuietLog
+    later: Sequence[PendingFlush | PendingTimestampCheck],
+    workers: Executor,
+    *,
+    now_ms: int,
+    quiet_log: QuietLog,
 ) -> None:
     """Completes the waiting answers, in order. `workers` read the records."""
     for entry in later:

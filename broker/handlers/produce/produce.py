@@ -13,9 +13,9 @@
 
 One batch per partition, appended in order. The records are a view of the receive buffer: checked,
 stamped in place, written to the segment, never copied. acks=0 gets no answer, and an error closes
-the connection: the client would not learn of it otherwise. acks=all is acks=1 while a partition has
-one replica. `min.insync.replicas` refuses nothing then: no more replicas can be in sync than there
-are (Kafka's Partition.effectiveMinIsr).
+the connection: the client would not learn of it otherwise. acks=all waits for followers
+(`delayed.py`), and is refused while fewer replicas are in sync than `min.insync.replicas`. With one
+replica it is acks=1: no more can be in sync than there are (Kafka's Partition.effectiveMinIsr).
 
 The times of all records are read, for the batch's max timestamp. Versions 0 to 2, which Apache
 Kafka 4 advertises and refuses, are served as batches of v2. A worker thread prepares them, large
@@ -58,13 +58,23 @@ from strandline.broker.handlers.produce.deferred_answers import (
     complete,
     record_errors,
 )
+from strandline.broker.handlers.produce.delayed import (
+    DelayedProduce,
+    DelayedTimes,
+    PendingReplication,
+)
 from strandline.broker.handlers.produce.elsewhere import Unconfirmed
 from strandline.broker.handlers.produce.first_batch_checks import FirstBatchChecks
 from strandline.broker.handlers.produce.rights import denied_topics, may_write_transaction
 from strandline.broker.handlers.services.leader_endpoints import leader_endpoints
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import Services
-from strandline.broker.network.responses import CloseConnectionError, Parts, ThrottledParts
+from strandline.broker.network.responses import (
+    CloseConnectionError,
+    DeferredAnswer,
+    Parts,
+    ThrottledParts,
+)
 from strandline.broker.protocol.codec.codec import encode
 from strandline.broker.protocol.header import RequestHeader, frame_response
 from strandline.broker.protocol.messages.produce import (
@@ -118,7 +128,7 @@ _REFUSED_WHOLE = {
 }
 _REFUSED_UNREAD = (CorruptRecords, MessageTooLarge, RecordListTooLarge)
 
-Produced: TypeAlias = "Parts | Awaitable[Parts | None] | None"
+Produced: TypeAlias = "Parts | DeferredAnswer | Awaitable[Parts | None] | None"
 
 
 class Asked(NamedTuple):
@@ -135,6 +145,8 @@ class Asked(NamedTuple):
     listener: str = ""
     # Answers for topics that the client may not write to; the rest of the request has no others.
     denied: Sequence[ProduceResponseTopic] = ()
+    acks: int = 1
+    timeout_ms: int = 0
     # What a coordinator on another broker said; None while none was asked.
     confirmed: Mapping[TopicPartition, Confirmed] | None = None
 
@@ -154,6 +166,7 @@ class ProduceHandler:
         self._now_s = services.clock.monotonic_s
         self._quiet_log = QuietLog(log, services.clock)
         self._first_batches = FirstBatchChecks(services.clock.monotonic_s)
+        self._times = DelayedTimes()
 
     def handle(
         self,
@@ -173,7 +186,15 @@ class ProduceHandler:
         self._pace.saw_live(started_s)
         if not self._first_batches.is_new(peer):
             peer = ""
-        asked = Asked(header, size_bytes, started_s, peer, listener=listener)
+        asked = Asked(
+            header,
+            size_bytes,
+            started_s,
+            peer,
+            listener=listener,
+            acks=request.acks,
+            timeout_ms=request.timeout_ms,
+        )
         if access is not None:
             if not may_write_transaction(request, access):
                 refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -259,7 +280,11 @@ class ProduceHandler:
         if _must_prepare(partition, wanted, version):
             return self._answer_after_preparation(request, asked)
         outcome = self._append(request, partition, wanted, asked)
-        if isinstance(outcome, AppendInfo) and not partition.must_flush:
+        if (
+            isinstance(outcome, AppendInfo)
+            and not partition.must_flush
+            and (partition.leading is None or request.acks != ACKS_ALL)
+        ):
             throttle_ms = self._throttle_ms(asked, acks=request.acks)
             framed = frame_appended(
                 version,
@@ -279,7 +304,7 @@ class ProduceHandler:
             return self._framed(response, header)
         later: list[Later] = []
         answers: list[ProduceResponsePartition] = []
-        self._add_answer(outcome, partition, wanted, version, answers, later)
+        self._add_answer(outcome, partition, wanted, asked, answers, later)
         return self._answer(request, [_topic_answer(topic, answers)], later, asked)
 
     def _handle_many(self, request: ProduceRequest, asked: Asked) -> Produced:
@@ -327,7 +352,7 @@ class ProduceHandler:
                     answers.append(_refused_answer(wanted.index, partition))
                 else:
                     outcome = self._append(request, partition, wanted, asked)
-                    self._add_answer(outcome, partition, wanted, version, answers, later)
+                    self._add_answer(outcome, partition, wanted, asked, answers, later)
             topics.append(_topic_answer(topic, answers))
         return self._answer(request, topics, later, asked)
 
@@ -348,15 +373,14 @@ class ProduceHandler:
         """
         confirmed = await unconfirmed.ask(self._transactions, asked.header.api_version)
         # The other broker's time is not this loop's.
-        answer = handle(asked._replace(confirmed=confirmed, started_s=self._now_s()))
-        return await answer if isinstance(answer, Awaitable) else answer
+        return await _awaited(handle(asked._replace(confirmed=confirmed, started_s=self._now_s())))
 
     def _add_answer(
         self,
         outcome: AppendInfo | ProduceResponsePartition,
         partition: Partition,
         wanted: ProducePartition,
-        version: int,
+        asked: Asked,
         answers: list[ProduceResponsePartition],
         later: list[Later],
     ) -> None:
@@ -365,7 +389,7 @@ class ProduceHandler:
             if (
                 outcome.error_code == ErrorCode.INVALID_TIMESTAMP
                 and not outcome.record_errors
-                and version >= FIRST_VERSION_WITH_RECORD_ERRORS
+                and asked.header.api_version >= FIRST_VERSION_WITH_RECORD_ERRORS
             ):
                 assert wanted.records is not None
                 later.append(
@@ -375,6 +399,10 @@ class ProduceHandler:
             return
         if partition.must_flush:
             later.append(PendingFlush(partition, answers, len(answers)))
+        leading = partition.leading
+        if leading is not None and asked.acks == ACKS_ALL:
+            end_offset = outcome.last_offset + 1
+            later.append(PendingReplication(partition, answers, len(answers), leading, end_offset))
         answers.append(_appended(wanted.index, outcome, partition))
 
     def _answer(
@@ -383,7 +411,7 @@ class ProduceHandler:
         topics: list[ProduceResponseTopic],
         later: list[Later],
         asked: Asked,
-    ) -> Parts | Awaitable[Parts] | None:
+    ) -> Parts | DeferredAnswer | Awaitable[Parts] | None:
         """Frames the answer, once `later` is done. Raises CloseConnectionError for acks=0."""
         topics += asked.denied
         if request.acks == 0:
@@ -404,7 +432,7 @@ class ProduceHandler:
             node_endpoints=[ProduceNodeEndpoint(**one._asdict()) for one in endpoints],
         )
         if later:
-            return self._answer_later(response, later, asked.header)
+            return self._answer_later(response, later, asked)
         return self._framed(response, asked.header)
 
     def _framed(self, response: ProduceResponse, header: RequestHeader) -> Parts:
@@ -492,11 +520,11 @@ class ProduceHandler:
                     answers.append(_refused_answer(wanted.index, partition))
                 else:
                     outcome = next(outcomes)
-                    self._add_answer(outcome, partition, wanted, version, answers, later)
+                    self._add_answer(outcome, partition, wanted, asked, answers, later)
             topics.append(_topic_answer(topic, answers))
         # The workers' time is not the loop's: only the following counts.
         answer = self._answer(request, topics, later, asked._replace(started_s=self._now_s()))
-        return await answer if isinstance(answer, Awaitable) else answer
+        return await _awaited(answer)
 
     async def _append_prepared(
         self,
@@ -556,11 +584,61 @@ class ProduceHandler:
             record_errors=record_errors(error) if isinstance(error, RecordsRejected) else (),
         )
 
-    async def _answer_later(
-        self, response: ProduceResponse, later: list[Later], header: RequestHeader
+    def _answer_later(
+        self, response: ProduceResponse, later: Sequence[Later], asked: Asked
+    ) -> DeferredAnswer | Awaitable[Parts]:
+        waits = [one for one in later if isinstance(one, PendingReplication)]
+        others = [one for one in later if not isinstance(one, PendingReplication)]
+        replicated = self._replicated(response, waits, asked) if waits else None
+        if replicated is not None and not others:
+            return replicated
+        return self._answer_after(response, others, replicated, asked)
+
+    def _replicated(
+        self, response: ProduceResponse, waits: Sequence[PendingReplication], asked: Asked
+    ) -> DeferredAnswer:
+        """Returns the answer that comes when followers have what was appended."""
+        deferred = DeferredAnswer()
+
+        def finish() -> None:
+            began_s = self._now_s()
+            try:
+                parts = self._framed(response, asked.header)
+            except Exception as error:
+                # No caller sees the exception, and the client would wait for ever for its answer.
+                deferred.fail(error)
+            else:
+                deferred.complete(parts, self._now_s() - began_s)
+
+        delayed = DelayedProduce(waits, self._times, asked.timeout_ms, finish)
+        deferred.cancel_hook = delayed.cancel
+        return deferred
+
+    async def _answer_after(
+        self,
+        response: ProduceResponse,
+        others: Sequence[PendingFlush | PendingTimestampCheck],
+        replicated: DeferredAnswer | None,
+        asked: Asked,
     ) -> Parts:
-        await complete(later, self._workers, now_ms=self._clock.now_ms(), quiet_log=self._quiet_log)
-        return self._framed(response, header)
+        now_ms = self._clock.now_ms()
+        await complete(others, self._workers, now_ms=now_ms, quiet_log=self._quiet_log)
+        if replicated is not None and not replicated.done:
+            await _awaited(replicated)
+        return self._framed(response, asked.header)
+
+
+async def _awaited(answer: Produced) -> Parts | None:
+    """Waits for an answer, inside a coroutine that has had to wait before."""
+    if isinstance(answer, DeferredAnswer):
+        coming: asyncio.Future[Parts] = asyncio.get_running_loop().create_future()
+        answer.attach(coming.set_result, coming.set_exception)
+        try:
+            return await coming
+        except asyncio.CancelledError:
+            answer.cancel()
+            raise
+    return await answer if isinstance(answer, Awaitable) else answer
 
 
 def _must_prepare(partition: Partition, wanted: ProducePartition, version: int) -> bool:
@@ -621,6 +699,9 @@ def _refusal_code(request: ProduceRequest, partition: Partition) -> ErrorCode | 
         return ErrorCode.INVALID_REQUIRED_ACKS
     if partition.is_internal:
         return ErrorCode.INVALID_TOPIC_EXCEPTION
+    leading = partition.leading
+    if leading is not None and request.acks == ACKS_ALL and leading.is_under_min_in_sync:
+        return ErrorCode.NOT_ENOUGH_REPLICAS
     return None
 
 

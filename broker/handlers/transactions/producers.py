@@ -17,7 +17,9 @@ an epoch, and their batches would pass for duplicates. Idempotent producers rais
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence, Set
+from typing import Final
 
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.coordination.groups.group_coordinator import GroupCoordinator
@@ -69,6 +71,8 @@ FIRST_INIT_WITH_PRODUCER_FENCED = 4
 FIRST_WITH_PRODUCER_FENCED = 2
 FIRST_BATCHED_ADD = 4
 FIRST_END_OF_VERSION_2 = 5
+# How long followers are waited for with a marker: the default of Kafka's request.timeout.ms.
+REPLICATION_S_MAX: Final = 30.0
 
 
 class TransactionHandlers:
@@ -218,12 +222,15 @@ class TransactionHandlers:
 
     def write_markers(
         self, request: WriteTxnMarkersRequest, _context: RequestContext
-    ) -> WriteTxnMarkersResponse:
-        """Writes markers for an administrator, who ends a hanging transaction (KIP-664)."""
+    ) -> WriteTxnMarkersResponse | Coroutine[None, None, WriteTxnMarkersResponse]:
+        """Writes markers of a coordinator elsewhere, or of an administrator, who ends a hanging
+        transaction (KIP-664). With followers the answer waits until they have them.
+        """
         refuse_partition_flood(
             topic.partition_indexes for marker in request.markers for topic in marker.topics
         )
-        return WriteTxnMarkersResponse(
+        waits: list[asyncio.Future[None]] = []
+        response = WriteTxnMarkersResponse(
             markers=[
                 WritableTxnMarkerResult(
                     producer_id=marker.producer_id,
@@ -231,12 +238,7 @@ class TransactionHandlers:
                         WritableTxnMarkerTopicResult(
                             name=topic.name,
                             partitions=[
-                                WritableTxnMarkerPartitionResult(
-                                    partition_index=index,
-                                    error_code=self._markers.write(
-                                        _marker_of(marker), TopicPartition(topic.name, index)
-                                    ),
-                                )
+                                self._write_marker(_marker_of(marker), topic.name, index, waits)
                                 for index in topic.partition_indexes
                             ],
                         )
@@ -246,6 +248,34 @@ class TransactionHandlers:
                 for marker in request.markers
             ]
         )
+        return _once_replicated(response, waits) if waits else response
+
+    def _write_marker(
+        self, marker: EndMarker, topic: str, index: int, waits: list[asyncio.Future[None]]
+    ) -> WritableTxnMarkerPartitionResult:
+        """Returns the answer, which a wait may yet change."""
+        coming: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        answer = WritableTxnMarkerPartitionResult(partition_index=index)
+
+        def on_replicated(code: ErrorCode) -> None:
+            answer.error_code = code  # type: ignore[misc]  # not sent yet
+            if not coming.done():
+                coming.set_result(None)
+
+        code = self._markers.write(marker, TopicPartition(topic, index), on_replicated)
+        if code is None:
+            answer.error_code = ErrorCode.REQUEST_TIMED_OUT  # type: ignore[misc]
+            waits.append(coming)
+        else:
+            answer.error_code = code  # type: ignore[misc]
+        return answer
+
+
+async def _once_replicated(
+    response: WriteTxnMarkersResponse, waits: Sequence[asyncio.Future[None]]
+) -> WriteTxnMarkersResponse:
+    await asyncio.wait(waits, timeout=REPLICATION_S_MAX)
+    return response
 
 
 def _marker_of(marker: WritableTxnMarker) -> EndMarker:

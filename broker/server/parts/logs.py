@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from strandline.broker.cluster.metadata.view import Follower
-from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager, Replication
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
 from strandline.broker.cluster.replicas.tiers import LocalTier
 from strandline.broker.server.environment import Environment
@@ -34,6 +34,7 @@ async def serve_partitions(
     tiers: LocalTier,
     followers: Iterable[Follower] = (),
     keep_empty_strays: bool = True,
+    replication: Replication | None = None,
 ) -> ReplicaManager:
     """Loads the logs, attaches them to their tiers, and creates what the image has and the disk
     lacks. `followers` follow the metadata before the partitions do.
@@ -58,6 +59,7 @@ async def serve_partitions(
         topic_defaults=lambda: running.current.topics.properties,
         folders=storage.folders,
         syncs=lambda local: workers.syncs.of(local.directory.parent),
+        replication=replication,
     )
     await metadata.metadata.publish_to(*followers, replicas.follow, metadata.note_alterations)
     return replicas

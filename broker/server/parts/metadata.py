@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -34,6 +36,9 @@ from strandline.storage.errors import StrandlineError, TierError
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+
+# How long a stop waits for an entry in flight.
+ENTRY_S_MAX = 5.0
 
 
 class ArchiveUnknown(StrandlineError):
@@ -94,6 +99,13 @@ class MetadataParts(Part):
     @property
     def image(self) -> MetadataImage:
         return self.metadata.image
+
+    async def end(self) -> None:
+        """Lets an entry end whose client is gone, as long as its disk answers."""
+        if isinstance(self.controller, ActiveController):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ENTRY_S_MAX):
+                    await self.controller.finish()
 
     def note_alterations(self, delta: MetadataDelta, _image: MetadataImage) -> None:
         """Follows the metadata last, when altered configurations are in force everywhere."""

@@ -20,6 +20,7 @@ from typing import Final
 
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listeners import Listener
+from strandline.broker.server.upkeep.folder_marks import CONTROLLER_FOLDER
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.files import read_if_there, write_atomically
 
@@ -66,13 +67,13 @@ def plan(config: BrokerConfig, secret: str) -> Sequence[NodePlan]:
             name="controller",
             node_id=CONTROLLER_ID,
             address=f"{controller.host}:{controller.port}",
-            folders=[config.logs.dirs[0] / "controller"],
+            folders=[config.logs.dirs[0] / CONTROLLER_FOLDER],
             properties={
                 **shared,
                 "process.roles": "controller",
                 "node.id": str(CONTROLLER_ID),
                 "listeners": str(controller),
-                "log.dirs": str(config.logs.dirs[0] / "controller"),
+                "log.dirs": str(config.logs.dirs[0] / CONTROLLER_FOLDER),
             },
         )
     ]
@@ -81,7 +82,7 @@ def plan(config: BrokerConfig, secret: str) -> Sequence[NodePlan]:
         node_id = config.node_id + number
         listeners = _shifted(config.listeners, number * step)
         advertised = _shifted(config.advertised_listeners, number * step)
-        folders = [one / f"broker-{node_id}" for one in config.logs.dirs]
+        folders = [one / broker_folder(node_id) for one in config.logs.dirs]
         nodes.append(
             NodePlan(
                 name=f"broker {node_id}",
@@ -101,6 +102,11 @@ def plan(config: BrokerConfig, secret: str) -> Sequence[NodePlan]:
             )
         )
     return nodes
+
+
+def broker_folder(node_id: int) -> str:
+    """The name of a broker's folder in each of log.dirs."""
+    return f"broker-{node_id}"
 
 
 def secret_of(folder: Path) -> str:
@@ -123,17 +129,6 @@ def _check(config: BrokerConfig, count: int) -> None:
             "strandline.brokers and process.roles or controller.quorum.*: several brokers of one"
             " machine have a controller of their own"
         )
-    if config.archive.is_enabled:
-        raise InvalidConfig(
-            "strandline.brokers and remote.log.storage.system.enable=true: several brokers do not"
-            " archive yet; leave one out"
-        )
-    for folder in config.logs.dirs:
-        if (folder / "meta.properties").exists():
-            raise InvalidConfig(
-                f"{folder} is the folder of a lone broker, which cannot become one of several yet;"
-                " choose an empty one"
-            )
     if any(one.port <= 1 for one in config.listeners):
         raise InvalidConfig(
             "listeners: several brokers need a first port, 2 at least: the controller has the one"
@@ -145,7 +140,7 @@ def _check(config: BrokerConfig, count: int) -> None:
 
 def _shared(config: BrokerConfig, controller: Listener, secret: str) -> dict[str, str]:
     """The properties that all processes have."""
-    own = {"strandline.brokers", "broker.id", "log.dir"}
+    own = {"strandline.brokers", "broker.id", "log.dir", "advertised.listeners"}
     kept = {name: text for name, text in config.given.items() if name not in own}
     login = (
         "org.apache.kafka.common.security.plain.PlainLoginModule required"

@@ -25,10 +25,12 @@ from typing import Final
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.server.process import notify_manager, print_or_log
 from strandline.broker.server.supervised import SUPERVISED
+from strandline.broker.server.supervisor.folders import become_several, locked
 from strandline.broker.server.supervisor.metrics import Loop, SupervisorMetrics
 from strandline.broker.server.supervisor.pages import Asked
 from strandline.broker.server.supervisor.plan import NodePlan, plan, secret_of
 from strandline.storage.backoff import Backoff
+from strandline.storage.crash_points import check_environment
 from strandline.storage.files import private_files
 
 log = logging.getLogger(__name__)
@@ -47,10 +49,12 @@ _PROPERTIES_FILE: Final = "supervised.properties"
 def run_brokers(config: BrokerConfig, *, log_level: str) -> int:
     """Runs until SIGTERM, SIGINT or SIGHUP; returns the exit code.
 
-    Raises InvalidConfig, OSError.
+    The folders may be those of a lone broker. Raises InvalidConfig, StorageError, OSError.
     """
-    with private_files():
+    check_environment()
+    with private_files(), locked(config.logs.dirs):
         nodes = plan(config, secret_of(config.logs.dirs[0]))
+        become_several(config)
         return asyncio.run(_run(config, Supervisor(nodes, log_level)))
 
 

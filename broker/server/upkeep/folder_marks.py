@@ -2,6 +2,7 @@
 
     .strandline-restore    a restore into this folder has not finished
     .strandline-replica    the folder belongs to a read-only replica
+    .strandline-brokers    the folder becomes that of several brokers, or of a lone one again
     .strandline-archive    the URL of the local folder that holds the archive; in the first one only
 
 An ordinary broker starts on folders with neither of the first two. `restore.py` and `read_only.py`
@@ -22,9 +23,12 @@ log = logging.getLogger(__name__)
 
 RESTORE_MARK = ".strandline-restore"
 REPLICA_MARK = ".strandline-replica"
+BROKERS_MARK = ".strandline-brokers"
 ARCHIVE_MARK = ".strandline-archive"
 # Beside the partitions' folders in the first log folder; no topic can have this name.
 METADATA_FOLDER = "strandline-metadata"
+# Of the controller of several brokers of this machine; in the first log folder.
+CONTROLLER_FOLDER = "controller"
 
 
 class RestoreRefused(StrandlineError):
@@ -42,6 +46,13 @@ def check_not_interrupted(folders: Iterable[Path]) -> None:
             raise RestoreRefused(
                 f"{folder}: a restore was interrupted; run the same `strandline restore` again"
             )
+
+
+def are_of_several(folders: Sequence[Path]) -> bool:
+    """Whether several brokers had these folders, or are about to have them."""
+    return any(files.is_there(folder, BROKERS_MARK) for folder in folders) or files.is_there(
+        folders[0] / CONTROLLER_FOLDER, METADATA_FOLDER
+    )
 
 
 def check_no_replica(folders: Iterable[Path]) -> None:

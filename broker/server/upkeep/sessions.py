@@ -1,4 +1,4 @@
-"""What a controller does for its brokers by itself: ends sessions, and balances leaders."""
+"""What a controller does for its brokers by itself: ends sessions, and elects leaders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from typing import Final
 from strandline.broker.cluster.metadata.controller_messages import Controller
 from strandline.broker.controller.attended_time import AttendedTime
 from strandline.broker.controller.config import ControllerConfig
-from strandline.broker.controller.messages import BalanceLeaders, FenceBroker
+from strandline.broker.controller.messages import (
+    BalanceLeaders,
+    ElectUncleanLeaders,
+    FenceBroker,
+)
 from strandline.broker.controller.sessions import BrokerSessions
 from strandline.storage.errors import StorageError
 
@@ -19,8 +23,6 @@ log = logging.getLogger(__name__)
 # How often it looks for sessions that have expired: more often than time may stand still
 # (attended_time.py), and a small part of a session.
 LOOK_S: Final = 0.25
-# Preferred leaders that are elected at once, as in Kafka.
-ELECTIONS_MAX: Final = 1000
 
 
 class SessionUpkeep:
@@ -68,6 +70,15 @@ class SessionUpkeep:
             await asyncio.sleep(self._config().balance_interval_s)
             if self._config().balances_leaders:
                 try:
-                    await self._controller.ask(BalanceLeaders(ELECTIONS_MAX))
+                    await self._controller.ask(BalanceLeaders())
                 except StorageError as error:
                     log.warning("leaders not balanced", extra={"fields": {"error": str(error)}})
+
+    async def elect_uncleanly_forever(self) -> None:
+        """Elects leaders where there are none, and records may be lost for it."""
+        while True:
+            await asyncio.sleep(self._config().unclean_interval_ms / 1000)
+            try:
+                await self._controller.ask(ElectUncleanLeaders())
+            except StorageError as error:
+                log.warning("leaders not elected", extra={"fields": {"error": str(error)}})

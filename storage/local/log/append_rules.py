@@ -38,8 +38,15 @@ from strandline.storage.errors import (
 from strandline.storage.local.formats.producer_state import ProducerState
 from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampType
 from strandline.storage.records.batch import batch as batch_format
-from strandline.storage.records.batch.any_batch import walk
-from strandline.storage.records.batch.batch import MAGIC_POSITION, Batch, read_header
+from strandline.storage.records.batch.batch import (
+    CRC_START,
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    Batch,
+    BatchHeader,
+    read_header,
+)
 from strandline.storage.records.batch.marker import TransactionMarker, read_marker
 from strandline.storage.records.batch.record import iter_records
 from strandline.storage.system import crc32c
@@ -60,6 +67,9 @@ APPEND_BYTES_MAX = 128 * 1024 * 1024
 RECORD_ERRORS_MAX = 100
 
 _ATTRIBUTES_POSITION = 21
+
+_unpack_header = batch_format.HEADER.unpack_from
+_crc32c = crc32c.crc32c
 
 
 class AppendOrigin(Enum):
@@ -209,29 +219,47 @@ def _first(error: RecordError, blamed: list[RecordError]) -> str:
     return f"record {error.batch_index}: {error.message}{more}"
 
 
-def check_replicated(records: memoryview, next_offset: int) -> list[Batch]:
+def check_replicated(
+    records: memoryview, next_offset: int, *, leader_epoch: int | None = None
+) -> list[Batch]:
     """Returns all batches of `records`, checked before the first of them is written.
+
+    With the `leader_epoch` that a leader was asked under, what may follow them is left out, as in
+    Kafka: a batch that the answer cut, and batches of later epochs, which may be of a log that was
+    truncated since (KAFKA-18723). Without it there has to be a batch, and nothing else.
 
     Raises CorruptRecords, InvalidRecords if they do not lie at or behind `next_offset`.
     """
-    batches = []
-    position = 0
-    for batch in walk(records, verify_crc=True):
-        header = batch.header
+    batches: list[Batch] = []
+    position, size_bytes = 0, len(records)
+    while size_bytes - position >= HEADER_BYTES:
+        header = BatchHeader._make(_unpack_header(records, position))
+        end = position + LOG_OVERHEAD_BYTES + header.batch_length
         if header.magic != batch_format.MAGIC:
             raise CorruptRecords(f"record batch magic is {header.magic}")
+        if header.batch_length < batch_format.BATCH_LENGTH_MIN or header.last_offset_delta < 0:
+            raise CorruptRecords(f"no record batch at position {position}")
+        if end > size_bytes:
+            break
+        if leader_epoch is not None and header.leader_epoch > leader_epoch:
+            return batches
+        if _crc32c(records[position + CRC_START : end]) != header.crc:
+            raise CorruptRecords(f"CRC of the batch at position {position} is wrong")
         if header.base_offset < next_offset:
             raise InvalidRecords(
                 f"replicated batch has offsets {header.base_offset} to {header.last_offset}, "
                 f"the log ends at {next_offset}"
             )
-        marker_of(records, batch)
+        batch = Batch(position, header)
+        if header.is_control:
+            marker_of(records, batch)
         batches.append(batch)
-        position, next_offset = batch.end_position, header.next_offset
-    if position != len(records):
-        raise CorruptRecords(f"{len(records) - position} bytes after the last whole batch")
-    if not batches:
-        raise InvalidRecords("no batch to append")
+        position, next_offset = end, header.next_offset
+    if leader_epoch is None:
+        if position != size_bytes:
+            raise CorruptRecords(f"{size_bytes - position} bytes after the last whole batch")
+        if not batches:
+            raise InvalidRecords("no batch to append")
     return batches
 
 

@@ -514,11 +514,58 @@ class LocalLog:
             # The file may be new.
             self._names_unsynced = True
 
+    def append_as_follower(self, records: memoryview, *, leader_epoch: int) -> AppendInfo | None:
+        """Appends what a leader answered under `leader_epoch`; None if no batch of it is to stay.
+
+        Raises as `append` does for REPLICATION.
+        """
+        if self.failure is not None:
+            raise self._stopped()
+        batches = check_replicated(records, self._end_offset, leader_epoch=leader_epoch)
+        return self._append_stored(records, batches) if batches else None
+
     def _append_replicated(self, records: memoryview) -> AppendInfo:
         """Appends batches of another broker with their offsets and epochs."""
-        batches = check_replicated(records, self._end_offset)
+        return self._append_stored(records, check_replicated(records, self._end_offset))
+
+    def _append_stored(self, records: memoryview, batches: Sequence[Batch]) -> AppendInfo:
+        """Steps 2 to 4 of `append`, for batches that are stamped and checked already.
+
+        Those that one segment takes are written at once.
+        """
+        segment_bytes = self.config.segment_bytes
+        segment = self._segments.active
+        # The run that is to be written: its batches, and its bytes at most.
+        run: list[Batch] = []
+        position, bytes_max = segment.end_position, segment.run_bytes_max
         for batch in batches:
-            self._append_stored(records, batch)
+            header = batch.header
+            position += header.size_bytes
+            needs_roll = (
+                position > segment_bytes
+                or header.max_timestamp_ms > segment.roll_timestamp_ms
+                or segment.is_index_full
+                or header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+            )
+            if run and (
+                needs_roll
+                or segment.end_position == 0
+                or batch.end_position - run[0].position > bytes_max
+            ):
+                self._write_run(segment, records, run)
+                run, bytes_max = [], segment.run_bytes_max
+                needs_roll |= segment.is_index_full or (
+                    header.max_timestamp_ms > segment.roll_timestamp_ms
+                )
+            if needs_roll:
+                # A gap before the batch belongs to the segment that is closed.
+                self._end_offset = header.base_offset
+                self.roll()
+                segment = self._segments.active
+                position = segment.end_position + header.size_bytes
+                bytes_max = segment.run_bytes_max
+            run.append(batch)
+        self._write_run(segment, records, run)
         first, last = batches[0].header, batches[-1].header
         return AppendInfo(
             first.base_offset,
@@ -527,35 +574,24 @@ class LocalLog:
             NO_TIMESTAMP,
             self.log_start_offset,
             False,
-            len(records),
+            batches[-1].end_position - batches[0].position,
         )
 
-    def _append_stored(self, records: memoryview, batch: Batch) -> None:
-        """Steps 2 to 4 of `append`, for a batch that is stamped and checked already."""
-        header = batch.header
-        segment = self._segments.active
-        if (
-            segment.end_position + header.size_bytes > self.config.segment_bytes
-            or header.max_timestamp_ms > segment.roll_timestamp_ms
-            or segment.is_index_full
-            or header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
-        ):
-            # A gap before the batch belongs to the segment that is closed.
-            self._end_offset = header.base_offset
-            self.roll()
-            segment = self._segments.active
-        if header.leader_epoch > self.leader_epochs.latest_epoch:
-            self.leader_epochs.assign(header.leader_epoch, header.base_offset)
+    def _write_run(self, segment: LogSegment, records: memoryview, run: Sequence[Batch]) -> None:
+        first = run[0].header
+        epochs = self.leader_epochs
+        for _, header in run:
+            if header.leader_epoch > epochs.latest_epoch:
+                epochs.assign(header.leader_epoch, header.base_offset)
         try:
-            segment.append(
-                batch.encoded(records),
-                header.last_offset,
-                header.max_timestamp_ms,
-            )
-            self._end_offset = header.next_offset
-            self._index_aborted(segment, self.producers.replay(header, marker_of(records, batch)))
+            segment.append_run(records[run[0].position : run[-1].end_position], run)
+            self._end_offset = run[-1].header.next_offset
+            for batch in run:
+                if batch.header.producer_id >= 0:
+                    completed = self.producers.replay(batch.header, marker_of(records, batch))
+                    self._index_aborted(segment, completed)
         except DiskError as error:
-            self._note_failed_write(segment, error, header.base_offset)
+            self._note_failed_write(segment, error, first.base_offset)
             raise
         except MemoryError as error:
             raise self._half_appended() from error

@@ -30,7 +30,7 @@ Index entries are hints: callers compare an entry with the batch that it names.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -438,6 +438,23 @@ class LogSegment:
             file.truncate(self.end_position)
             raise
         self.note_batch(len(records), last_offset, max_timestamp_ms)
+
+    @property
+    def run_bytes_max(self) -> int:
+        """The most bytes of a run of batches, whose entries have room in the indexes."""
+        entries_left = self.entries_max - self._offset_index.entry_count - 1
+        return max(0, entries_left) * self._index_interval_bytes
+
+    def append_run(self, records: Buffer, run: Sequence[Batch]) -> None:
+        """As `append`, for batches that follow each other in `records`."""
+        file = self._file or self._reopened()
+        try:
+            file.append(records)
+        except DiskError:
+            file.truncate(self.end_position)
+            raise
+        for _, header in run:
+            self.note_batch(header.size_bytes, header.last_offset, header.max_timestamp_ms)
 
     def note_batch(self, size_bytes: int, last_offset: int, max_timestamp_ms: int) -> None:
         """Accounts for a batch that follows those noted so far."""

@@ -38,6 +38,7 @@ from strandline.storage.model import (
     TopicId,
     TopicPartition,
 )
+from strandline.storage.records.batch.batch import HEADER_BYTES, read_header
 from strandline.storage.tiering.log import cold_read, timestamp_lookup
 from strandline.storage.tiering.log.cold_read import RemoteRead
 from strandline.storage.tiering.log.segment_views import segment_views
@@ -207,6 +208,25 @@ class UnifiedLog:
         return self.local.append(
             records, leader_epoch=leader_epoch, origin=origin, records_checked=records_checked
         )
+
+    def append_as_follower(self, records: memoryview, *, leader_epoch: int) -> AppendInfo | None:
+        """Appends what the leader answered; see LocalLog.append_as_follower.
+
+        The leader's log may begin within a batch, which it sends whole: an empty log begins there.
+        """
+        local = self.local
+        if not local.size_bytes and len(records) >= HEADER_BYTES:
+            header = read_header(records)
+            if header.base_offset < local.end_offset <= header.last_offset:
+                local.reset_to(header.base_offset)
+                self._tell_local()
+        return local.append_as_follower(records, leader_epoch=leader_epoch)
+
+    def start_over_at(self, offset: Offset) -> None:
+        """Empties the log of a follower, whose leader's has nothing before `offset`."""
+        self.local.reset_to(offset)
+        self.log_start_offset = self._checkpointed_offset = offset
+        self._tell_local()
 
     @property
     def may_append(self) -> bool:

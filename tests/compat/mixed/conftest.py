@@ -1,3 +1,5 @@
+"""Kafka's controllers, and brokers of both, for the tests of mixed clusters."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

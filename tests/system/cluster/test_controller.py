@@ -12,12 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.protocol.codec import codec
 from strandline.broker.protocol.formats.metadata_records import (
-    MetadataRecord,
     RegisterBrokerRecord,
-    decode_record,
 )
 from strandline.broker.protocol.formats.principal_data import write_principal
 from strandline.broker.protocol.messages.allocate_producer_ids import (
@@ -50,19 +47,9 @@ from strandline.broker.protocol.messages.describe_quorum import (
 from strandline.broker.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
 from strandline.broker.protocol.messages.fetch import (
     FetchPartition,
-    FetchReplicaState,
     FetchRequest,
     FetchResponse,
-    FetchResponsePartition,
     FetchTopic,
-)
-from strandline.broker.protocol.messages.fetch_snapshot import (
-    FetchSnapshotPartition,
-    FetchSnapshotPartitionResult,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
-    FetchSnapshotTopic,
-    SnapshotId,
 )
 from strandline.broker.protocol.messages.unregister_broker import (
     UnregisterBrokerRequest,
@@ -70,17 +57,23 @@ from strandline.broker.protocol.messages.unregister_broker import (
 )
 from strandline.broker.protocol.schema.api import CONTROLLER_SPECS, ApiKey
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.records.batch.any_batch import walk
-from strandline.storage.records.batch.record import iter_records
 from tests.support.broker import BrokerProcess, eventually
-from tests.support.controller import CONTROLLER_ID, ControllerProcess, PretendedBroker
+from tests.support.controller import (
+    CONTROLLER_ID,
+    METADATA,
+    METADATA_ID,
+    ControllerProcess,
+    PretendedBroker,
+    fetch,
+    followed,
+    leader_epoch_of,
+    records_of,
+    snapshot_of,
+)
 from tests.support.wire import WireClient, decode_response_header, encode_request_header
 from tests.system.calls import software
 
 pytestmark = pytest.mark.slow
-
-METADATA_ID = uuid.UUID(int=1)
-METADATA = "__cluster_metadata"
 
 
 @pytest.fixture(scope="module")
@@ -97,99 +90,6 @@ def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControllerP
 def client(controller: ControllerProcess) -> Iterator[WireClient]:
     with WireClient(controller.port) as connected:
         yield connected
-
-
-def fetch(
-    client: WireClient, offset: int, epoch: int, leader_epoch: int, *, wait_ms: int = 0
-) -> FetchResponsePartition:
-    request = FetchRequest(
-        replica_state=FetchReplicaState(replica_id=77, replica_epoch=-1),
-        max_wait_ms=wait_ms,
-        min_bytes=0,
-        topics=[
-            FetchTopic(
-                topic_id=METADATA_ID,
-                partitions=[
-                    FetchPartition(
-                        partition=0,
-                        current_leader_epoch=leader_epoch,
-                        fetch_offset=offset,
-                        last_fetched_epoch=epoch,
-                        partition_max_bytes=2**20,
-                    )
-                ],
-            )
-        ],
-    )
-    answer = client.ask(request, FetchResponse, 17)
-    assert answer.error_code == 0
-    (partition,) = answer.topics[0].partitions
-    (endpoint,) = answer.node_endpoints
-    assert (endpoint.node_id, endpoint.host) == (CONTROLLER_ID, "127.0.0.1")
-    return partition
-
-
-def leader_epoch_of(client: WireClient) -> int:
-    """As a follower finds it: by an epoch that is too low."""
-    refused = fetch(client, 0, 0, 0)
-    assert refused.error_code == ErrorCode.FENCED_LEADER_EPOCH
-    assert refused.current_leader is not None
-    assert refused.current_leader.leader_id == CONTROLLER_ID
-    return refused.current_leader.leader_epoch
-
-
-def records_of(encoded: bytes) -> list[MetadataRecord]:
-    return [
-        decode_record(record.value or b"")
-        for batch in walk(encoded, verify_crc=True)
-        if not batch.header.is_control
-        for record in iter_records(encoded, batch.header, batch.position)
-    ]
-
-
-def snapshot_of(
-    client: WireClient, end_offset: int, epoch: int, leader_epoch: int, *, piece: int = 2**20
-) -> tuple[bytes, FetchSnapshotPartitionResult]:
-    """The bytes of a snapshot, piece by piece, and the last answer."""
-    found = b""
-    while True:
-        request = FetchSnapshotRequest(
-            replica_id=77,
-            max_bytes=piece,
-            topics=[
-                FetchSnapshotTopic(
-                    name=METADATA,
-                    partitions=[
-                        FetchSnapshotPartition(
-                            partition=0,
-                            current_leader_epoch=leader_epoch,
-                            snapshot_id=SnapshotId(end_offset=end_offset, epoch=epoch),
-                            position=len(found),
-                        )
-                    ],
-                )
-            ],
-        )
-        answer = client.ask(request, FetchSnapshotResponse, 1)
-        (result,) = answer.topics[0].partitions
-        found += bytes(result.unaligned_records)
-        if result.error_code or len(found) == result.size:
-            return found, result
-
-
-def followed(client: WireClient) -> MetadataImage:
-    """The image of a follower that began with nothing."""
-    leader_epoch = leader_epoch_of(client)
-    empty = fetch(client, 0, 0, leader_epoch)
-    assert empty.snapshot_id is not None
-    start, epoch = empty.snapshot_id.end_offset, empty.snapshot_id.epoch
-    snapshot, _ = snapshot_of(client, start, epoch, leader_epoch)
-    image = MetadataImage().apply_entry(records_of(snapshot))
-    tail = fetch(client, start, epoch, leader_epoch)
-    for part in tail.records:
-        found = records_of(bytes(part))  # type: ignore[arg-type]
-        image = image.apply_entry(found) if found else image
-    return image
 
 
 def enveloped(

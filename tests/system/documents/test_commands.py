@@ -40,7 +40,6 @@ from tests.support.page_world import (
     commit,
     copy_archive,
     page_world,
-    traveller,
     wanted_environment,
 )
 from tests.support.ports import ReservedPort
@@ -220,12 +219,3 @@ def test_properties_of_a_page_are_taken(page: Path, tmp_path: Path) -> None:
 def test_json_of_a_page_is_json(page: Path) -> None:
     for block in runnable(page, "json"):
         json.loads(block.text)
-
-
-@pytest.mark.parametrize("page", [page for page in JOURNEYS if not is_of_spark(page)], ids=name)
-def test_a_page_can_be_followed_from_its_first_command_to_its_last(
-    page: Path, tmp_path: Path
-) -> None:
-    with traveller(tmp_path) as shell:
-        wrong = shell.follow(runnable(page, "bash", "python"))
-    assert not wrong, "\n".join(wrong)

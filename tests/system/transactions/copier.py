@@ -2,11 +2,13 @@
 
     python -m tests.system.transactions.copier BOOTSTRAP TRANSACTIONAL_ID GROUP SOURCE TARGET
 
-It is killed at any moment; the next one of its name goes on from the committed offsets.
+It is killed at any moment; the next one of its name goes on from the committed offsets. At SIGTERM
+it leaves its group, and what it has not committed aborts.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import confluent_kafka
@@ -17,6 +19,7 @@ PATIENCE_S = 60
 
 def main(bootstrap: str, transactional_id: str, group_id: str, source: str, target: str) -> None:
     """Never returns; an exception ends the process."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,

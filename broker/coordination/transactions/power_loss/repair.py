@@ -272,6 +272,7 @@ class PowerLossRepair:
             version=TransactionVersion.V0,
         )
         code = self._markers.write(marker, opened.partition)
+        assert code is not None, "a coordinator without replicas repairs"
         if code is not ErrorCode.NONE:
             whose = f"producer {opened.producer.producer_id}"
             log_missing_marker(self._quiet_log, whose, opened.partition, code)

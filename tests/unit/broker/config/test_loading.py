@@ -99,7 +99,7 @@ def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
         ("num.partitions=1_000", "num.partitions='1_000': expected a whole number"),
         ("num.partitions=99999999999", "num.partitions=99999999999: out of the range of int"),
         ("auto.create.topics.enable=yes", "auto.create.topics.enable='yes': expected true or"),
-        ("default.replication.factor=3", "default.replication.factor=3: must be at most 1"),
+        ("default.replication.factor=3", "=3: a lone broker can hold only one"),
         ("log.segment.bytes=1000", "log.segment.bytes=1000: must be at least 1048576"),
         ("log.cleanup.policy=drop", "log.cleanup.policy='drop': expected one of compact, delete"),
         ("log.cleaner.min.cleanable.ratio=nan", "expected a number"),
@@ -271,3 +271,24 @@ def test_an_archive_without_its_switch_is_told(caplog: pytest.LogCaptureFixture)
     assert caplog.records == []
     warn_of_unused_archive(load_config(None, [url]))
     assert "nothing is archived" in caplog.text
+
+
+CONTROLLER = ("process.roles=controller", "controller.listener.names=CONTROLLER")
+
+
+def test_the_listener_of_controllers_is_plaintext_if_nothing_says_otherwise() -> None:
+    at = "listeners=CONTROLLER://127.0.0.1:9093"
+    config = load_config(overrides=[*CONTROLLER, at])
+    assert "CONTROLLER:PLAINTEXT" in config.identity.protocols
+    # As in Kafka, a map or the name of a secured listener says otherwise.
+    for other in (
+        ("listener.security.protocol.map=PLAINTEXT:PLAINTEXT", at),
+        ("controller.listener.names=CONTROLLER,SSL", at),
+    ):
+        assert "expected CONTROLLER:PLAINTEXT in it" in refusal(*CONTROLLER, *other)
+
+
+def test_topics_are_replicated_by_default_where_there_can_be_other_brokers() -> None:
+    three = "default.replication.factor=3"
+    at = "listeners=CONTROLLER://127.0.0.1:9093"
+    assert load_config(overrides=[*CONTROLLER, at, three]).topics.replication_factor == 3

@@ -39,7 +39,6 @@ def test_harmless_keys_are_accepted_and_logged(caplog: pytest.LogCaptureFixture)
         "replication.quota.window.num",
         "reserved.broker.max.id",
         "server.max.startup.time.ms",
-        "unclean.leader.election.interval.ms",
         "unstable.api.versions.enable",
     ],
 )

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
-from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.controller_messages import Decision
+from strandline.broker.cluster.metadata.image import MetadataImage, PartitionImage
 from strandline.broker.cluster.metadata.records import Replicas, topic_records
+from strandline.broker.controller.partitions.alone import NO_DEFAULTS, entries_of
+from strandline.broker.controller.partitions.decided import Partitions
+from strandline.broker.controller.partitions.index import PartitionIndex
 from strandline.broker.protocol.formats.metadata_records import (
     FeatureLevelRecord,
     MetadataRecord,
@@ -18,6 +23,8 @@ from strandline.broker.protocol.messages.broker_registration import (
     RegisteringFeature,
     RegisteringListener,
 )
+
+ResultT = TypeVar("ResultT")
 
 CLUSTER = "fPZv1VBsRFmnlRvmGcOW9w"
 TOPIC_ID = uuid.UUID(int=0xA)
@@ -78,8 +85,34 @@ def in_sync(image: MetadataImage) -> list[Replicas]:
     return [partition.isr for partition in image.topics["t"].partitions]
 
 
-def after(image: MetadataImage, records: Sequence[MetadataRecord]) -> MetadataImage:
-    return image.apply_entry(records) if records else image
+def eligible(image: MetadataImage) -> list[Replicas]:
+    return [partition.eligible_leader_replicas for partition in image.topics["t"].partitions]
+
+
+def first(image: MetadataImage) -> PartitionImage:
+    """The first partition of `t`."""
+    return image.topics["t"].partitions[0]
+
+
+def partitions_of(image: MetadataImage, defaults: Mapping[str, str] = NO_DEFAULTS) -> Partitions:
+    """What a controller decides on; `defaults` are those of topics."""
+    return Partitions(image=image, index=PartitionIndex.of(image), defaults=defaults)
+
+
+def carried_out(
+    image: MetadataImage,
+    decide: Callable[[Partitions], Decision[ResultT]],
+    *,
+    entries: list[Sequence[MetadataRecord]] | None = None,
+    defaults: Mapping[str, str] = NO_DEFAULTS,
+) -> tuple[MetadataImage, Sequence[ResultT]]:
+    """Decides, and appends the entries; returns the image after them, and the results."""
+    decided, results = entries_of(image, decide, defaults)
+    for records in decided:
+        image = image.apply_entry(records)
+    if entries is not None:
+        entries += decided
+    return image, results
 
 
 def registration(
@@ -91,6 +124,7 @@ def registration(
     features: dict[str, tuple[int, int]] | None = None,
     rack: str | None = None,
     from_zookeeper: bool = False,
+    previous: int = -1,
 ) -> BrokerRegistrationRequest:
     """The request of a process; one without number is that of `broker`."""
     ranges = {"metadata.version": (7, 30), "transaction.version": (0, 2)}
@@ -107,6 +141,7 @@ def registration(
         ],
         rack=rack,
         is_migrating_zk_broker=from_zookeeper,
+        previous_broker_epoch=previous,
         log_dirs=[folder(node_id)] if log_dirs is None else log_dirs,
     )
 

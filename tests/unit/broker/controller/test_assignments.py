@@ -17,10 +17,12 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.controller.cluster_of_brokers import (
     TOPIC_ID,
     broker,
+    carried_out,
     cluster,
     folder,
     in_sync,
     leaders,
+    partitions_of,
 )
 
 
@@ -41,37 +43,38 @@ def image_of(*partitions: tuple[int, ...]) -> MetadataImage:
 
 def test_the_folder_of_a_replica_is_noted_and_no_other() -> None:
     image = image_of((1, 3), (3, 1))
-    decision = assign(image, asked(folder(2), 0, 1))
-    (result,) = decision.results
+    after, (result,) = carried_out(image, lambda one: assign(one, asked(folder(2), 0, 1)))
     assert set(result.codes.values()) == {ErrorCode.NONE}
-    after = image.apply_entry(decision.records)
     assert [one.directories for one in after.topics["t"].partitions] == [
         (folder(2), UNASSIGNED_DIRECTORY),
         (UNASSIGNED_DIRECTORY, folder(2)),
     ]
     assert (leaders(after), in_sync(after)) == ([1, 3], [(1, 3), (3, 1)])
-    assert assign(after, asked(folder(2), 0, 1)).records == ()
+    assert assign(partitions_of(after), asked(folder(2), 0, 1)).records == ()
 
 
 def test_a_replica_in_a_folder_that_is_offline_leads_no_longer() -> None:
     image = image_of((1, 3), (1,))
-    after = image.apply_entry(assign(image, asked(folder(9), 0, 1)).records)
-    assert (leaders(after), in_sync(after)) == ([3, -1], [(3,), (1,)])
+    after, (result,) = carried_out(image, lambda one: assign(one, asked(folder(9), 0, 1)))
+    assert set(result.codes.values()) == {ErrorCode.NONE}
+    assert (leaders(after), in_sync(after)) == ([3, -1], [(3,), ()])
 
 
 def test_what_is_unknown_or_elsewhere_has_its_error() -> None:
     image = image_of((1,), (3,))
-    (result,) = assign(image, asked(folder(1), 0, 1, 2)).results
+    (result,) = assign(partitions_of(image), asked(folder(1), 0, 1, 2)).results
     assert result.codes == {
         (folder(1), TOPIC_ID, 0): ErrorCode.NONE,
         (folder(1), TOPIC_ID, 1): ErrorCode.NOT_LEADER_OR_FOLLOWER,
         (folder(1), TOPIC_ID, 2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
-    (unknown,) = assign(image, asked(folder(1), 0, topic_id=uuid.UUID(int=7))).results
+    (unknown,) = assign(
+        partitions_of(image), asked(folder(1), 0, topic_id=uuid.UUID(int=7))
+    ).results
     assert list(unknown.codes.values()) == [ErrorCode.UNKNOWN_TOPIC_ID]
 
 
 def test_an_earlier_process_assigns_nothing() -> None:
-    decision = assign(image_of((1,)), asked(folder(1), 0, epoch=5))
+    decision = assign(partitions_of(image_of((1,))), asked(folder(1), 0, epoch=5))
     (result,) = decision.results
     assert (result.error_code, decision.records) == (ErrorCode.STALE_BROKER_EPOCH, ())

@@ -8,13 +8,16 @@ from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImag
 from strandline.broker.controller.heartbeats import (
     BrokerControlState,
     Standing,
-    balance,
     beat,
     fence,
     next_state,
     unregister,
 )
-from strandline.broker.controller.messages import BrokerHeartbeatAnswer, FenceBroker
+from strandline.broker.controller.messages import (
+    BrokerHeartbeatAnswer,
+    FenceBroker,
+    UnregisterBroker,
+)
 from strandline.broker.controller.sessions import BrokerSessions
 from strandline.broker.protocol.formats.metadata_records import (
     BrokerRegistrationChangeRecord,
@@ -25,11 +28,14 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.controller.cluster_of_brokers import (
     TOPIC_ID,
     broker,
+    carried_out,
     cluster,
+    eligible,
     folder,
     heartbeat,
     in_sync,
     leaders,
+    partitions_of,
 )
 
 FENCED, UNFENCED = BrokerControlState.FENCED, BrokerControlState.UNFENCED
@@ -75,10 +81,10 @@ class World:
         self.sessions = BrokerSessions(image, timeout_s=9, now_s=0)
 
     def beat(self, asked: BrokerHeartbeatRequest) -> BrokerHeartbeatAnswer:
-        decision = beat(self.image, asked, self.sessions)
-        (answer,) = decision.results
-        if decision.records:
-            after = self.image.apply_entry(decision.records)
+        after, (answer,) = carried_out(
+            self.image, lambda partitions: beat(partitions, asked, self.sessions)
+        )
+        if after is not self.image:
             self.sessions.follow(MetadataDelta(self.image, after), after)
             self.image = after
         if answer.error_code is ErrorCode.NONE:
@@ -139,7 +145,7 @@ def test_a_broker_with_the_only_replicas_ends_without_a_successor() -> None:
     assert not world.beat(heartbeat(1, shut_down=True)).should_shut_down
     assert leaders(world.image) == [-1, -1]
     assert world.beat(heartbeat(1, shut_down=True)).should_shut_down
-    assert in_sync(world.image) == [(1,), (1,)]
+    assert (in_sync(world.image), eligible(world.image)) == ([(), ()], [(1,), (1,)])
 
 
 def test_a_broker_that_leads_nothing_or_is_fenced_may_end_at_once() -> None:
@@ -153,7 +159,7 @@ def test_a_broker_that_leads_nothing_or_is_fenced_may_end_at_once() -> None:
 
 def test_a_shutdown_that_a_new_controller_hears_of_begins_once_more() -> None:
     image = cluster(broker(1, shuts_down=True), broker(2), partitions=[(1, 2)])
-    decision = beat(image, heartbeat(1, shut_down=True), World(image).sessions)
+    decision = beat(partitions_of(image), heartbeat(1, shut_down=True), World(image).sessions)
     assert not any(isinstance(one, BrokerRegistrationChangeRecord) for one in decision.records)
     assert leaders(image.apply_entry(decision.records)) == [2]
 
@@ -182,7 +188,7 @@ def test_what_was_in_a_folder_that_failed_has_another_leader() -> None:
     world = with_two_folders()
     world.beat(heartbeat(1, offline=[folder(2)]))
     assert leaders(world.image) == [1, 3, -1]
-    assert in_sync(world.image) == [(1, 3), (3,), (1,)]
+    assert in_sync(world.image) == [(1, 3), (3,), ()]
     assert world.image.brokers[1].log_dirs == [folder(1)]
     before = world.image
     world.beat(heartbeat(1, offline=[folder(2)]))
@@ -203,45 +209,24 @@ def test_a_broker_that_comes_back_leads_nothing_in_a_folder_that_failed_meanwhil
 
 def test_a_broker_is_fenced_when_its_session_ends() -> None:
     image = cluster(broker(1, 100), broker(2), partitions=[(1,), (1, 2), (2, 1)])
-    after = image.apply_entry(fence(image, FenceBroker(1, 100)).records)
+    after, _ = carried_out(image, lambda partitions: fence(partitions, FenceBroker(1, 100)))
     assert after.brokers[1].fenced
     assert leaders(after) == [-1, 2, 2]
-    assert in_sync(after) == [(1,), (2,), (2,)]
-    assert fence(after, FenceBroker(1, 100)).records == ()
+    assert in_sync(after) == [(), (2,), (2,)]
+    assert fence(partitions_of(after), FenceBroker(1, 100)).records == ()
 
 
 def test_the_end_of_an_earlier_session_fences_nobody() -> None:
     image = cluster(broker(1, 100))
-    assert fence(image, FenceBroker(1, 99)).records == ()
-    assert fence(image, FenceBroker(5, 99)).records == ()
+    assert fence(partitions_of(image), FenceBroker(1, 99)).records == ()
+    assert fence(partitions_of(image), FenceBroker(5, 99)).records == ()
 
 
 def test_an_unregistered_broker_is_gone_and_leads_nothing() -> None:
     image = cluster(broker(1, 100), broker(2), partitions=[(1, 2), (1,)])
-    decision = unregister(image, 1)
-    after = image.apply_entry(decision.records)
+    after, _ = carried_out(image, lambda partitions: unregister(partitions, UnregisterBroker(1)))
     assert set(after.brokers) == {2}
     assert leaders(after) == [2, -1]
-    (missing,) = unregister(after, 1).results
+    (missing,) = unregister(partitions_of(after), UnregisterBroker(1)).results
     assert missing.error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
     assert missing.error_message == "Broker ID 1 is not currently registered"
-
-
-def test_leaders_are_balanced_so_many_at_once() -> None:
-    image = cluster(broker(1), broker(2), partitions=[(1, 2)] * 3)
-    image = image.apply_entry(fence(image, FenceBroker(1, 0)).records)
-    image = image.apply_entry(
-        [
-            broker(1),
-            *(
-                PartitionChangeRecord(partition_id=number, topic_id=TOPIC_ID, isr=[2, 1])
-                for number in range(3)
-            ),
-        ]
-    )
-    assert leaders(image) == [2, 2, 2]
-    image = image.apply_entry(balance(image, 2).records)
-    assert leaders(image) == [1, 1, 2]
-    image = image.apply_entry(balance(image, 2).records)
-    assert leaders(image) == [1, 1, 1]
-    assert balance(image, 2).records == ()

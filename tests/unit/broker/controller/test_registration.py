@@ -8,9 +8,16 @@ import pytest
 
 from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.controller.messages import AllocateBlock, Registered
+from strandline.broker.controller.broker_epoch import check_epoch
+from strandline.broker.controller.heartbeats import fence, unregister
+from strandline.broker.controller.messages import (
+    AllocateBlock,
+    FenceBroker,
+    Registered,
+    UnregisterBroker,
+)
 from strandline.broker.controller.producer_ids import allocate
-from strandline.broker.controller.registration import check_epoch, register
+from strandline.broker.controller.registration import register
 from strandline.broker.controller.sessions import Session
 from strandline.broker.protocol.formats.metadata_records import (
     BrokerRegistrationChangeRecord,
@@ -23,11 +30,14 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from tests.unit.broker.controller.cluster_of_brokers import (
     NO_BROKERS,
     broker,
+    carried_out,
     cluster,
+    eligible,
     folder,
     in_sync,
     incarnation,
     leaders,
+    partitions_of,
     registration,
 )
 
@@ -37,10 +47,10 @@ def refusal(
     image: MetadataImage = NO_BROKERS,
     session: Session = Session.NONE,
 ) -> tuple[ErrorCode, str | None]:
-    decision = register(image, asked, session)
+    decision = register(partitions_of(image), asked, session)
     assert not decision.records
     (result,) = decision.results
-    assert (result.broker_epoch, result.record_count) == (-1, 0)
+    assert result.broker_epoch == -1
     return result.error_code, result.error_message
 
 
@@ -49,11 +59,9 @@ def registered(
     image: MetadataImage = NO_BROKERS,
     session: Session = Session.NONE,
 ) -> tuple[Registered, MetadataImage]:
-    decision = register(image, asked, session)
-    (result,) = decision.results
+    after, (result,) = carried_out(image, lambda one: register(one, asked, session))
     assert result.error_code is ErrorCode.NONE, result.error_message
-    assert len(decision.records) == result.record_count
-    return result, image.apply_entry(decision.records)
+    return result, after
 
 
 # --- what is registered --------------------------------------------------------------------------
@@ -63,7 +71,7 @@ def test_a_process_is_registered_as_it_says_fenced_and_under_a_new_epoch() -> No
     image = NO_BROKERS
     assert image.next_offset == 2
     result, image = registered(registration(1, rack="r", log_dirs=[folder(1), folder(2)]))
-    assert (result.broker_epoch, result.record_count) == (2, 1)
+    assert result.broker_epoch == 2
     record = image.brokers[1]
     assert isinstance(record, RegisterBrokerRecord)
     assert (record.broker_epoch, record.fenced, record.in_controlled_shutdown) == (2, True, False)
@@ -99,12 +107,31 @@ def test_a_new_incarnation_begins_outside_of_a_shutdown() -> None:
 
 def test_what_the_predecessor_led_has_another_leader_before_the_new_process_comes() -> None:
     image = cluster(broker(1), broker(2), partitions=[(1, 2), (2, 1), (1,), (2,)])
-    decision = register(image, registration(1, process=7), Session.NONE)
+    decision = register(partitions_of(image), registration(1, process=7), Session.NONE)
     assert isinstance(decision.records[-1], RegisterBrokerRecord)
     after = image.apply_entry(decision.records)
     assert leaders(after) == [2, 2, -1, 2]
-    # The only replica of a partition knows all that was acknowledged: it stays in sync.
-    assert in_sync(after) == [(2,), (2,), (1,), (2,)]
+    assert in_sync(after) == [(2,), (2,), (), (2,)]
+
+
+def test_a_process_that_ended_uncleanly_is_eligible_nowhere_any_more() -> None:
+    image = cluster(broker(1, 100), broker(2), partitions=[(1, 2), (1,)], min_insync_replicas="2")
+    ended, _ = carried_out(image, lambda one: fence(one, FenceBroker(1, 100)))
+    assert (in_sync(ended), eligible(ended)) == ([(2,), ()], [(1,), (1,)])
+    for before in (image, ended):
+        for previous, kept in ((100, [(1,), (1,)]), (99, [(), ()]), (-1, [(), ()])):
+            asked = registration(1, process=7, previous=previous)
+            _, after = registered(asked, before)
+            assert (in_sync(after), eligible(after)) == ([(2,), ()], kept), previous
+            assert leaders(after) == [2, -1]
+
+
+def test_a_process_without_a_predecessor_is_eligible_nowhere() -> None:
+    image = cluster(broker(1, 100), partitions=[(1,)])
+    gone, _ = carried_out(image, lambda one: unregister(one, UnregisterBroker(1)))
+    assert eligible(gone) == [(1,)]
+    _, after = registered(registration(1, process=7, previous=100), gone)
+    assert eligible(after) == [()]
 
 
 # --- whose id it is ------------------------------------------------------------------------------

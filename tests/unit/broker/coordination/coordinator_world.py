@@ -62,6 +62,8 @@ class MemoryPartition:
     """
 
     must_flush = False
+    # Who replicates it is `hold` alone.
+    leading = None
 
     def __init__(self, index: int) -> None:
         self.topic_partition = TopicPartition(OFFSETS_TOPIC, index)

@@ -133,6 +133,26 @@ def test_what_an_append_of_unknown_outcome_changed_is_followed_with_the_next_cha
     play(scenario, store)
 
 
+def test_an_entry_is_followed_although_who_asked_for_it_went_away_meanwhile() -> None:
+    appended: list[int] = []
+
+    async def scenario(begin: Callable[[], Made]) -> None:
+        metadata, names = begin(), Names()
+        metadata.active._on_append = lambda records, _offset: appended.append(len(records))
+        await metadata.view.publish_to(names.follow)
+        asking = asyncio.create_task(metadata.active.ask(create("a")))
+        while not metadata.active._changing.locked():
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert asking.cancelled()
+        await metadata.active.finish()
+        assert names.names == {"a"}
+        assert appended == [2]
+
+    play(scenario)
+
+
 def test_one_entry_is_in_flight_and_who_comes_meanwhile_decides_on_the_image_after_it() -> None:
     async def scenario(begin: Callable[[], Made]) -> None:
         metadata = begin()

@@ -203,21 +203,3 @@ def test_a_start_serves_the_replicas_that_it_finds(tmp_path: Path) -> None:
             assert TopicPartition("t", 2) not in found
 
     asyncio.run(follow())
-
-
-def test_a_leader_with_others_in_sync_serves_nobody_until_it_is_alone(tmp_path: Path) -> None:
-    """It does not replicate: it would acknowledge what the others lack."""
-
-    async def follow() -> None:
-        with folders(tmp_path) as (dirs, disk):
-            replicas = await serving_nothing(dirs, disk)
-            records = [registered(1), registered(2), *topic_records("t", A, ((1, 2),), {})]
-            both = MetadataImage().apply_entry(records)
-            await replicas.follow(*since(MetadataImage(), both))
-            assert here(replicas) == {0: False}
-            shrunk = PartitionChangeRecord(partition_id=0, topic_id=A, isr=(1,))
-            alone = both.apply_entry([shrunk])
-            await replicas.follow(*since(both, alone))
-            assert here(replicas) == {0: True}
-
-    asyncio.run(follow())

@@ -17,7 +17,7 @@ from strandline.broker.coordination.model.classic_messages import CoordinatorFau
 from strandline.broker.coordination.runtime.slots import coordinating_partition
 from strandline.broker.coordination.transactions.config import TransactionConfig
 from strandline.broker.coordination.transactions.ends import MARKERS_PER_TURN_MAX
-from strandline.broker.coordination.transactions.markers import EndMarker
+from strandline.broker.coordination.transactions.markers import EndMarker, OnReplicated
 from strandline.broker.coordination.transactions.power_loss.lost_ends import (
     DecidedEnd,
     OpenTransaction,
@@ -90,7 +90,12 @@ class Markers:
     def log_ends(self, partitions: Iterable[TopicPartition]) -> tuple[LogEnd, ...]:
         return tuple(LogEnd(one, ZERO_TOPIC_ID, 0, self.end_offset) for one in sorted(partitions))
 
-    def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
+    def write(
+        self,
+        marker: EndMarker,
+        where: TopicPartition,
+        on_replicated: OnReplicated = lambda _: None,
+    ) -> ErrorCode:
         self.asked += 1
         code = self.codes.get(where, ErrorCode.NONE)
         if code is ErrorCode.NONE:
@@ -913,9 +918,14 @@ def test_a_marker_has_the_epoch_of_its_coordinator() -> None:
     seen = []
 
     class Watched(Markers):
-        def write(self, marker: EndMarker, where: TopicPartition) -> ErrorCode:
+        def write(
+            self,
+            marker: EndMarker,
+            where: TopicPartition,
+            on_replicated: OnReplicated = lambda _: None,
+        ) -> ErrorCode:
             seen.append(marker.coordinator_epoch)
-            return super().write(marker, where)
+            return super().write(marker, where, on_replicated)
 
     async def scenario(world: TransactionWorld) -> None:
         world.markers = Watched()

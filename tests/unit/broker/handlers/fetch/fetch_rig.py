@@ -26,7 +26,6 @@ HOURS_MS = 10 * 3_600_000
 def plan_of_nothing(version: int = 12) -> FetchPlan:
     return FetchPlan(
         header=RequestHeader(ApiKey.FETCH, version, 1, "", 0),
-        replica_id=-1,
         started_s=0.0,
         wanted=(),
         session=None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
@@ -11,14 +11,17 @@ import pytest
 from strandline.broker.cluster.membership.channel import ControllerChannel
 from strandline.broker.cluster.membership.envelope import Forwarder
 from strandline.broker.cluster.membership.quorum import Quorum
+from strandline.broker.handlers.dispatch.api_versions import RANGES_OF_BROKERS
 from strandline.broker.handlers.dispatch.dispatch import Handler
 from strandline.broker.handlers.forwarding.forwarding import forwarding_handlers
+from strandline.broker.handlers.forwarding.versions import ranges_with
 from strandline.broker.handlers.services.services import RequestContext
 from strandline.broker.peers.peer import connect_by
 from strandline.broker.peers.security import PeerSecurity
 from strandline.broker.protocol.codec.codec import decode_request, encode, join
 from strandline.broker.protocol.formats.principal_data import read_principal
 from strandline.broker.protocol.header import decode_request_header, frame_response
+from strandline.broker.protocol.messages.api_versions import ApiVersionRange
 from strandline.broker.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicResult,
@@ -61,11 +64,16 @@ def local(request: Any, _: RequestContext) -> IncrementalAlterConfigsResponse:
     return IncrementalAlterConfigsResponse(responses=rows)
 
 
+async def at_once(_: Iterable[str]) -> None:
+    """All topics are known."""
+
+
 def forwarding(
     envelope: Answer | None,
     work: Callable[[dict[ApiKey, Handler], FakeController], Awaitable[None]],
     *,
     request_s_max: float = 30.0,
+    arrived: Callable[[Iterable[str]], Awaitable[None]] = at_once,
 ) -> None:
     async def run() -> None:
         answers = {} if envelope is None else {ApiKey.ENVELOPE: envelope}
@@ -76,7 +84,8 @@ def forwarding(
             connect = connect_by(PeerSecurity(listener="C"), client_id="b", clock=CLOCK)
             channel = ControllerChannel(quorum, connect, CLOCK, request_s_max=request_s_max)
             locally = dict.fromkeys((ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS), local)
-            handlers = forwarding_handlers(Forwarder(channel, CLOCK), locally)
+            forwarder = Forwarder(channel, CLOCK, arrived=arrived)
+            handlers = forwarding_handlers(forwarder, locally)
             try:
                 await work(handlers, controller)
             finally:
@@ -190,3 +199,88 @@ def test_what_is_forwarded_is_what_brokers_serve() -> None:
         assert ApiKey.DESCRIBE_CONFIGS not in handlers
 
     forwarding(None, look)
+
+
+def taking(controller: FakeController, key: ApiKey, lowest: int, highest: int) -> None:
+    """The controller takes these versions of that API."""
+    controller.ranges = [
+        ApiVersionRange(api_key=key, min_version=lowest, max_version=highest)
+        if one.api_key == key
+        else one
+        for one in controller.ranges
+    ]
+
+
+def created_from(seen: list[int]) -> Answer:
+    """Creates all, and notes in which version it was asked."""
+
+    def answer(envelope: EnvelopeRequest) -> EnvelopeResponse:
+        header, _ = opened(envelope)
+        seen.append(header.api_version)
+        found = CreateTopicsResponse(topics=[CreatableTopicResult(name="a", num_partitions=3)])
+        return sealed(header, found)
+
+    return answer
+
+
+def test_a_client_that_is_older_than_the_controllers_is_served() -> None:
+    """Kafka 4 has no CreateTopics v0 (KIP-896)."""
+    seen: list[int] = []
+
+    async def work(handlers: dict[ApiKey, Handler], controller: FakeController) -> None:
+        taking(controller, ApiKey.CREATE_TOPICS, 2, 7)
+        create: Any = handlers[ApiKey.CREATE_TOPICS]
+        # What a controller takes is known from the first connection.
+        await create(CREATE, context(7))
+        for version in (0, 2, 5):
+            answer = await create(CREATE, context(version))
+            assert [one.name for one in answer.topics] == ["a"]
+        assert seen == [7, 2, 2, 5]
+
+    forwarding(created_from(seen), work)
+
+
+def test_a_version_that_the_controllers_do_not_take_is_refused_and_not_advertised() -> None:
+    async def work(handlers: dict[ApiKey, Handler], controller: FakeController) -> None:
+        taking(controller, ApiKey.CREATE_TOPICS, 2, 6)
+        create: Any = handlers[ApiKey.CREATE_TOPICS]
+        await create(CREATE, context(6))
+        answer = await create(CREATE, context(7))
+        assert {one.error_code for one in answer.topics} == {ErrorCode.UNSUPPORTED_VERSION}
+        assert len(controller.requests) == 1
+
+    forwarding(created_from([]), work)
+
+
+class KnownVersions:
+    """As a Forwarder: what the controllers take."""
+
+    def __init__(self, highest: dict[ApiKey, int]) -> None:
+        self._highest = highest
+
+    def highest(self, key: ApiKey) -> int | None:
+        return self._highest.get(key)
+
+
+def test_a_broker_advertises_of_forwarded_requests_what_its_controllers_take() -> None:
+    """AlterPartitionReassignments 1 came with Kafka 4.1."""
+    known = KnownVersions({ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0, ApiKey.METADATA: 1})
+    found = {one.api_key: one.max_version for one in ranges_with(known)}  # type: ignore[arg-type]
+    everything = {one.api_key: one.max_version for one in RANGES_OF_BROKERS}
+    assert found == {**everything, ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0}
+
+
+@pytest.mark.parametrize("is_tried_only", [False, True])
+def test_topics_are_known_here_when_their_creation_is_answered(is_tried_only: bool) -> None:
+    awaited: list[list[str]] = []
+
+    async def arrived(names: Iterable[str]) -> None:
+        awaited.append(list(names))
+
+    async def work(handlers: dict[ApiKey, Handler], _: FakeController) -> None:
+        create: Any = handlers[ApiKey.CREATE_TOPICS]
+        answer = await create(CREATE.replaced(validate_only=is_tried_only), context(7))
+        assert [one.name for one in answer.topics] == ["a"]
+        assert awaited == ([] if is_tried_only else [["a"]])
+
+    forwarding(created_from([]), work, arrived=arrived)

@@ -47,6 +47,7 @@ class _World:
         self.waits = RemoteWaits()
         self.partitions = [
             SimpleNamespace(
+                leading=None,
                 is_offline=False,
                 is_gone=False,
                 leader_epoch=0,

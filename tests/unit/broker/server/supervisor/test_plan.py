@@ -60,6 +60,15 @@ def test_every_process_has_a_configuration_that_starts() -> None:
         assert config.given["log.roll.ms"] == "77"
 
 
+def test_advertised_listeners_are_those_of_the_brokers_alone() -> None:
+    given = ("listeners=PLAINTEXT://:9092", "advertised.listeners=PLAINTEXT://example.org:19092")
+    controller, *brokers = planned(*given, "log.dirs=/a")
+    told = [one.properties["advertised.listeners"].split(",")[0] for one in brokers]
+    assert told == [f"PLAINTEXT://example.org:{port}" for port in (19092, 19093, 19094)]
+    # It has none of these listeners.
+    assert "advertised.listeners" not in controller.properties
+
+
 def test_with_rules_the_brokers_may_ask_each_other_and_users_keep_their_rights() -> None:
     authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
     for node in planned("log.dirs=/a", f"authorizer.class.name={authorizer}", "super.users=User:a"):
@@ -73,19 +82,11 @@ def test_with_rules_the_brokers_may_ask_each_other_and_users_keep_their_rights()
         ("listeners=PLAINTEXT://127.0.0.1:0", "need a first port"),
         ("listeners=PLAINTEXT://127.0.0.1:1", "need a first port, 2 at least"),
         ("listeners=PLAINTEXT://127.0.0.1:65532", "no ports are left"),
-        ("strandline.remote.url=file:///x", "do not archive yet"),
     ],
 )
 def test_what_several_brokers_cannot_have_is_refused(given: str, fault: str) -> None:
-    archive = ["remote.log.storage.system.enable=true"] if "remote" in given else []
     with pytest.raises(InvalidConfig, match=fault):
-        planned("log.dirs=/a", given, *archive)
-
-
-def test_the_folder_of_a_lone_broker_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "meta.properties").touch()
-    with pytest.raises(InvalidConfig, match="lone broker"):
-        planned(f"log.dirs={tmp_path}")
+        planned("log.dirs=/a", given)
 
 
 def test_the_secret_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:

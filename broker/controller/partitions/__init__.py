@@ -1,0 +1,1 @@
+"""Changes of partitions: who is in sync, who leads, who has replicas."""

@@ -1,0 +1,261 @@
+"""Fetches the partitions that one other broker leads (Kafka's AbstractFetcherThread).
+
+    1 what is asked: partitions that moved on, those whose pause is over   2 one fetch
+    3 each answer is appended, or truncates   4 with flush.messages=1 on the device   5 go to 1
+
+The next fetch acknowledges what the last one brought. A failure concerns its partition alone, and a
+broken connection all of them, for replica.fetch.backoff.ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.peers.errors import PeerError, PeerRefused, PeerUnreachable
+from strandline.broker.protocol.messages.fetch import FetchResponse, FetchResponsePartition
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.replication.fetch_session import Key
+from strandline.broker.replication.followed import Asked, Followed
+from strandline.broker.replication.leader import EARLIEST, LATEST, LeaderEndpoint
+from strandline.storage.clock import Clock
+from strandline.storage.concurrency.tasks import wait_within
+from strandline.storage.errors import DiskError, RecordsRejected, StorageError
+from strandline.storage.quiet_log import QuietLog
+
+log = logging.getLogger(__name__)
+
+# A look at whether there is anything to fetch; adding it wakes at once.
+IDLE_S: Final = 60.0
+# Another full fetch may begin at once.
+_SESSION_LOST: Final = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    ErrorCode.NONE,
+)
+# The leader does not know of its lead yet, or of the topic; or it leads no more.
+_PASSING: Final = (
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.INCONSISTENT_TOPIC_ID,
+)
+
+
+class Fetcher:
+    """One connection's worth of partitions. Used on the event loop only."""
+
+    def __init__(self, leader: LeaderEndpoint, clock: Clock, *, backoff_ms: int) -> None:
+        self.leader = leader
+        self._clock = clock
+        self._backoff_s = backoff_ms / 1000
+        self._followed: dict[Key, Followed] = {}
+        # What may have to be named, or left out.
+        self._changed: dict[Key, None] = {}
+        self._delayed: dict[Key, Followed] = {}
+        self._woken = asyncio.Event()
+        self._quiet_log = QuietLog(log, clock)
+
+    def __repr__(self) -> str:
+        return f"<Fetcher {self.leader!r} partitions={len(self._followed)}>"
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    @property
+    def failed_count(self) -> int:
+        """Partitions that wait for their metadata to change."""
+        return sum(one.is_failed for one in self._followed.values())
+
+    def add(self, partition: Partition, leader_epoch: int) -> None:
+        """Fetches a partition from now on, from the end of its log."""
+        key = (partition.topic_id, partition.topic_partition.partition)
+        self._delayed.pop(key, None)
+        try:
+            followed = Followed(partition, leader_epoch)
+        except StorageError as error:
+            self._say(partition, "log not truncated", str(error))
+            return
+        self._followed[key] = followed
+        self._changed[key] = None
+        self._woken.set()
+
+    def remove(self, partition: Partition) -> None:
+        """Nothing is appended to it from now on, whatever is under way."""
+        key = (partition.topic_id, partition.topic_partition.partition)
+        self._followed.pop(key, None)
+        self._delayed.pop(key, None)
+        self._changed[key] = None
+
+    async def run(self) -> None:
+        """Fetches for ever."""
+        try:
+            while True:
+                try:
+                    await self._step()
+                except Exception:
+                    # Other fetchers go on. What was not taken is asked for again.
+                    log.exception("fetch from a leader failed")
+                    self.leader.session.reset()
+                    self._delay(self._followed)
+        finally:
+            self.leader.close()
+
+    async def _step(self) -> None:
+        self._woken.clear()
+        self._end_delays()
+        ready_count = len(self._followed) - len(self._delayed)
+        if not ready_count:
+            if not self._followed:
+                self.leader.close()
+            await wait_within(self._woken, self._backoff_s if self._followed else IDLE_S)
+            return
+        try:
+            self.leader.look_up()
+            answer = await self.leader.fetch(*self._wanted())
+        except PeerError as error:
+            self._lose_connection(error)
+            return
+        session = self.leader.session
+        asked = session.asked
+        if not session.take(answer):
+            if answer.error_code not in _SESSION_LOST:
+                code = ErrorCode(answer.error_code)
+                self._lose_connection(PeerUnreachable(f"{self.leader!r} answers {code.name}"))
+            return
+        await self._take_all(answer, asked)
+
+    def _wanted(self) -> tuple[dict[Key, Asked], list[Key]]:
+        """Returns what is asked, as FollowerSession.update wants it."""
+        now_s = self._clock.monotonic_s()
+        changed, self._changed = self._changed, {}
+        wanted: dict[Key, Asked] = {}
+        gone: list[Key] = []
+        for key in self._followed if self.leader.session.is_full else changed:
+            followed = self._followed.get(key)
+            if followed is not None and followed.is_ready(now_s):
+                wanted[key] = followed.asked
+            else:
+                gone.append(key)
+        return wanted, gone
+
+    def _end_delays(self) -> None:
+        now_s = self._clock.monotonic_s()
+        ended = [key for key, one in self._delayed.items() if one.is_ready(now_s)]
+        for key in ended:
+            del self._delayed[key]
+            self._changed[key] = None
+
+    def _delay(self, keys: Iterable[Key]) -> None:
+        until_s = self._clock.monotonic_s() + self._backoff_s
+        for key in tuple(keys):
+            followed = self._followed.get(key)
+            if followed is not None:
+                followed.delayed_until_s = until_s
+                self._delayed[key] = followed
+                self._changed[key] = None
+
+    def _lose_connection(self, error: PeerError) -> None:
+        level = logging.ERROR if isinstance(error, PeerRefused) else logging.WARNING
+        fields = {"leader": self.leader.leader_id, "reason": str(error)}
+        self._quiet_log.say(level, "leader does not answer", self.leader.leader_id, fields)
+        self.leader.session.reset()
+        self._delay(self._followed)
+
+    # --- answers -----------------------------------------------------------------------------
+
+    async def _take_all(self, answer: FetchResponse, asked: dict[Key, Asked]) -> None:
+        unflushed: list[Partition] = []
+        misplaced: list[Followed] = []
+        for topic in answer.topics:
+            for one in topic.partitions:
+                key = (
+                    _key_of(topic.name, one.index, asked)
+                    if topic.topic_id is None
+                    else (topic.topic_id, one.index)
+                )
+                if key is None:
+                    continue
+                wanted = asked.get(key)
+                followed = self._followed.get(key)
+                if wanted is None or followed is None:
+                    continue
+                if wanted.followed is not followed or wanted.offset != followed.offset:
+                    # It was led by another one meanwhile.
+                    continue
+                if one.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    misplaced.append(followed)
+                elif one.error_code:
+                    self._refused(key, followed, ErrorCode(one.error_code))
+                elif self._take(key, followed, one) and followed.partition.must_flush:
+                    unflushed.append(followed.partition)
+        for followed in misplaced:
+            await self._place(followed)
+        for partition in unflushed:
+            try:
+                await partition.flush()
+            except DiskError as error:
+                self._say(partition, "flush failed", str(error))
+
+    def _take(self, key: Key, followed: Followed, answer: FetchResponsePartition) -> bool:
+        try:
+            if followed.take(answer):
+                self._changed[key] = None
+        except RecordsRejected as error:
+            self._say(followed.partition, "records of the leader refused", str(error))
+            self._delay([key])
+            return False
+        except StorageError as error:
+            self._fail(key, followed, str(error))
+            return False
+        return True
+
+    def _refused(self, key: Key, followed: Followed, code: ErrorCode) -> None:
+        if code is ErrorCode.FENCED_LEADER_EPOCH:
+            self._fail(key, followed, code.name)
+            return
+        if code not in _PASSING:
+            self._say(followed.partition, "leader refuses a fetch", code.name)
+        self._delay([key])
+
+    def _fail(self, key: Key, followed: Followed, reason: str) -> None:
+        """Gives up until the metadata change: other partitions go on."""
+        self._say(followed.partition, "partition not fetched any more", reason)
+        followed.is_failed = True
+        self._delayed[key] = followed
+        self._changed[key] = None
+
+    async def _place(self, followed: Followed) -> None:
+        """Asks where the leader's log begins and ends, and goes on there."""
+        key = followed.key
+        try:
+            leader_end = await self.leader.offset(followed, LATEST)
+            leader_start = await self.leader.offset(followed, EARLIEST)
+            if self._followed.get(key) is not followed:
+                return
+            followed.place(leader_start=leader_start, leader_end=leader_end)
+        except PeerError as error:
+            self._say(followed.partition, "no offsets from the leader", str(error))
+            self._delay([key])
+        except StorageError as error:
+            self._fail(key, followed, str(error))
+        else:
+            self._changed[key] = None
+
+    def _say(self, partition: Partition, what: str, reason: str) -> None:
+        where = partition.topic_partition
+        fields = {"partition": str(where), "leader": self.leader.leader_id, "reason": reason}
+        self._quiet_log.say(logging.WARNING, what, where, fields)
+
+
+def _key_of(name: str, index: int, asked: Mapping[Key, Asked]) -> Key | None:
+    """Returns the partition of a name, for leaders that know no ids in fetches."""
+    for key, one in asked.items():
+        if key[1] == index and one.followed.partition.topic_partition.topic == name:
+            return key
+    return None

@@ -1,0 +1,93 @@
+"""Replicas of partitions that others lead, and the in-sync sets of those that this one leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from strandline.broker.cluster.in_sync.leading import Cluster
+from strandline.broker.cluster.membership.channel import ControllerChannel
+from strandline.broker.cluster.replicas.replica_manager import ReplicaManager, Replication
+from strandline.broker.config.broker_config import BrokerConfig
+from strandline.broker.network.connection import Spawn
+from strandline.broker.replication.alterations import Alterations
+from strandline.broker.replication.fetchers import Fetchers
+from strandline.broker.replication.leader import LeaderEndpoint
+from strandline.broker.server.environment import Environment
+from strandline.broker.server.parts.elsewhere import ElsewhereParts
+from strandline.broker.server.parts.metadata import MetadataParts
+from strandline.broker.server.parts.part import Part
+from strandline.storage.concurrency.turns import in_turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicationParts(Part):
+    """Fetchers, and the changes that leaders propose."""
+
+    replication: Replication
+    fetchers: Fetchers
+
+    @classmethod
+    def make(
+        cls,
+        environment: Environment,
+        config: BrokerConfig,
+        metadata: MetadataParts,
+        elsewhere: ElsewhereParts,
+        channel: ControllerChannel,
+        *,
+        broker_epoch: Callable[[], int],
+        spawn: Spawn,
+    ) -> ReplicationParts:
+        clock, settings, node_id = environment.clock, config.replica_fetch, config.node_id
+        alterations = Alterations(channel, clock, node_id=node_id, broker_epoch=broker_epoch)
+        brokers = elsewhere.brokers
+
+        def endpoint_of(leader_id: int) -> LeaderEndpoint:
+            return LeaderEndpoint(
+                leader_id,
+                node_id=node_id,
+                broker_epoch=broker_epoch,
+                address_of=brokers.address,
+                peer_of=brokers.own_peer,
+                config=settings,
+            )
+
+        fetchers = Fetchers(
+            endpoint_of,
+            clock,
+            fetcher_count=settings.fetcher_count,
+            backoff_ms=settings.backoff_ms,
+            spawn=spawn,
+        )
+        cluster = Cluster(
+            node_id=node_id,
+            now_ms=lambda: clock.monotonic_s() * 1000,
+            lag_ms_max=lambda: settings.lag_ms_max,
+            brokers=lambda: metadata.metadata.image.brokers,
+            broker_epoch=broker_epoch,
+            propose=alterations.propose,
+        )
+        return cls(
+            replication=Replication(cluster=cluster, followers=fetchers),
+            fetchers=fetchers,
+            loops={"replica fetchers": fetchers.run, "in-sync sets": alterations.run},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InSyncWatch(Part):
+    """Looks for followers that have not been caught up for replica.lag.time.max.ms."""
+
+    @classmethod
+    def make(cls, replicas: ReplicaManager, *, lag_ms_max: int) -> InSyncWatch:
+        async def watch() -> None:
+            while True:
+                # As Kafka: a follower leaves after one and a half times that, at the latest.
+                await asyncio.sleep(lag_ms_max / 2000)
+                async for partition in in_turns(replicas.led()):
+                    if partition.leading is not None:
+                        partition.leading.shrink()
+
+        return cls(loops={"in-sync watch": watch})

@@ -1,0 +1,223 @@
+"""`make mixed`: partitions with replicas on Apache Kafka's brokers and on ours, in either role.
+
+Apache Kafka's controller elects, and says who is in sync. The folders of all replicas have the same
+batches up to the high watermark, whichever wrote them.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.comparison.peers import kafka_java
+from tests.compat.mixed.nodes import (
+    HEAP,
+    KAFKA_ID,
+    SECOND_ID,
+    STRANDLINE_ID,
+    KafkaNode,
+    kafka_broker,
+    kafka_controller,
+    strandline_broker,
+)
+from tests.support.broker import BrokerProcess, eventually
+
+WAIT_S = 60.0
+OURS = (STRANDLINE_ID, SECOND_ID)
+RECORDS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """One Apache broker and two of ours, under Apache's controller."""
+
+    apache: KafkaNode
+    ours: dict[int, BrokerProcess]
+    apache_folder: Path
+    admins: list[AdminClient] = field(default_factory=list)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join([self.apache.address, *(one.bootstrap for one in self.ours.values())])
+
+    def admin(self) -> AdminClient:
+        if not self.admins:
+            self.admins.append(AdminClient({"bootstrap.servers": self.bootstrap}))
+        return self.admins[0]
+
+    def create(self, replicas: Sequence[int], **config: str) -> str:
+        """A topic of one partition; returns its name when all replicas are in sync."""
+        name = f"replicas-{uuid.uuid4().hex[:6]}"
+        texts = {key.replace("_", "."): text for key, text in config.items()}
+        topic = NewTopic(name, num_partitions=1, replica_assignment=[list(replicas)], config=texts)
+        self.admin().create_topics([topic])[name].result(WAIT_S)
+        eventually(lambda: self.state(name) == (replicas[0], sorted(replicas)))
+        return name
+
+    def state(self, topic: str) -> tuple[int, list[int]]:
+        """The leader and the in-sync replicas."""
+        found = self.admin().list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+        if not found:
+            return -1, []
+        return found[0].leader, sorted(found[0].isrs)
+
+    def data_of(self, node: int) -> Path:
+        return self.apache_folder if node == KAFKA_ID else self.ours[node].data
+
+    def dump(self, node: int, topic: str) -> list[str]:
+        """Every record of a replica, as Kafka's own tool reads it."""
+        logs = sorted((self.data_of(node) / f"{topic}-0").glob("*.log"))
+        done = subprocess.run(
+            kafka_java(
+                "org.apache.kafka.tools.DumpLogSegments",
+                *("--deep-iteration", "--print-data-log"),
+                *("--files", ",".join(map(str, logs))),
+                options=HEAP,
+            ),
+            capture_output=True,
+            text=True,
+            timeout=2 * WAIT_S,
+            check=True,
+        )
+        lines = [line for line in done.stdout.splitlines() if "offset: " in line.lower()]
+        # Where a batch lies within its segment is a matter of each replica.
+        return [re.sub(r" position: \d+| CreateTime: \d+|LogAppendTime: \d+", "", x) for x in lines]
+
+    def check_same(self, topic: str, replicas: Sequence[int]) -> None:
+        first, *others = replicas
+        for other in others:
+            eventually(lambda other=other: self.dump(first, topic) == self.dump(other, topic))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicated]:
+    folder = tmp_path_factory.mktemp("replicas")
+    controller = kafka_controller(folder / "controller")
+    controller.start()
+    apache = kafka_broker(folder / "apache", controller)
+    ours = {
+        node: strandline_broker(
+            folder / f"ours-{node}",
+            controller,
+            node_id=node,
+            settings={"replica.lag.time.max.ms": "10000"},
+        )
+        for node in OURS
+    }
+    try:
+        apache.start()
+        for one in ours.values():
+            one.start()
+        yield Replicated(apache, ours, folder / "apache" / "data")
+        for one in ours.values():
+            assert "Traceback" not in one.log_text(), one.log_text()[-4000:]
+    finally:
+        for one in ours.values():
+            one.kill()
+        apache.end()
+        controller.end()
+
+
+def produce(cluster: Replicated, topic: str, values: Sequence[bytes], **more: Any) -> None:
+    """Each is acknowledged by all replicas in sync."""
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "linger.ms": 5, **more}
+    )
+    failures: list[KafkaError] = []
+    for value in values:
+        producer.produce(
+            topic, value, partition=0, on_delivery=lambda e, _: failures.append(e) if e else None
+        )
+    assert producer.flush(WAIT_S) == 0
+    assert failures == []
+
+
+def read(cluster: Replicated, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "r", "enable.auto.commit": False}
+    )
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values: list[bytes] = []
+    until_s = time.monotonic() + WAIT_S
+    while len(values) < count and time.monotonic() < until_s:
+        found = consumer.consume(count - len(values), timeout=1)
+        values += [one.value() or b"" for one in found if one.error() is None]
+    consumer.close()
+    return values
+
+
+def numbered(first: int, count: int = RECORDS) -> list[bytes]:
+    return [b"%d" % number for number in range(first, first + count)]
+
+
+PAIRS = [(STRANDLINE_ID, SECOND_ID), (STRANDLINE_ID, KAFKA_ID), (KAFKA_ID, STRANDLINE_ID)]
+
+
+@pytest.mark.parametrize("replicas", PAIRS)
+def test_leader_and_follower_have_the_same_batches(
+    cluster: Replicated, replicas: tuple[int, int]
+) -> None:
+    topic = cluster.create(replicas, min_insync_replicas="2")
+    produce(cluster, topic, numbered(0), **{"compression.type": "lz4"})
+    produce(cluster, topic, numbered(RECORDS), **{"enable.idempotence": True})
+    assert read(cluster, topic, 2 * RECORDS) == numbered(0, 2 * RECORDS)
+    cluster.check_same(topic, replicas)
+
+
+def test_a_follower_that_was_away_catches_up_and_is_in_sync_again(cluster: Replicated) -> None:
+    """Each of the two kinds is away in turn, for longer than its session."""
+    topic = cluster.create([KAFKA_ID, STRANDLINE_ID, SECOND_ID])
+    produce(cluster, topic, numbered(0))
+    cluster.ours[STRANDLINE_ID].kill()
+    eventually(lambda: STRANDLINE_ID not in cluster.state(topic)[1])
+    produce(cluster, topic, numbered(RECORDS))
+    cluster.ours[STRANDLINE_ID].start()
+    everybody = sorted([KAFKA_ID, *OURS])
+    eventually(lambda: cluster.state(topic)[1] == everybody)
+    produce(cluster, topic, numbered(2 * RECORDS))
+    cluster.check_same(topic, everybody)
+
+
+@pytest.mark.parametrize("replicas", [(STRANDLINE_ID, SECOND_ID), (STRANDLINE_ID, KAFKA_ID)])
+def test_after_the_death_of_the_leader_what_was_acknowledged_is_there_once(
+    cluster: Replicated, replicas: tuple[int, int]
+) -> None:
+    leader, follower = replicas
+    topic = cluster.create(replicas)
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 2,
+            "message.timeout.ms": 60_000,
+        }
+    )
+    acknowledged: list[bytes] = []
+
+    def note(error: KafkaError | None, message: Message) -> None:
+        assert error is None, error
+        acknowledged.append(message.value() or b"")
+
+    sent = numbered(0, 4 * RECORDS)
+    for number, value in enumerate(sent):
+        producer.produce(topic, value, partition=0, on_delivery=note)
+        producer.poll(0.002)
+        if number == RECORDS:
+            cluster.ours[leader].kill()
+    assert producer.flush(WAIT_S) == 0
+    assert sorted(acknowledged) == sorted(sent)
+    assert cluster.state(topic)[0] == follower
+    assert read(cluster, topic, len(sent)) == sent
+    cluster.ours[leader].start()
+    eventually(lambda: cluster.state(topic)[1] == sorted(replicas))
+    cluster.check_same(topic, replicas)

@@ -1,0 +1,267 @@
+"""Clients of a cluster in trouble, and what they find at the end: a scenario each.
+
+records         idempotent producers: acknowledged is there once, and in order
+transactions    transactional producers: committed is read whole and once, aborted never
+groups          members of a group: commits do not go back
+administration  topics and properties come and go
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+from strandline.broker.protocol.codec import codec
+from strandline.broker.protocol.messages.init_producer_id import InitProducerIdRequest
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.records.batch.record import Record, encode_batch
+from tests.sim.client import RETRY_S, Refused, Unanswered, check
+from tests.sim.cluster import World, play
+from tests.sim.members import Commits, Member
+from tests.sim.several.cluster import VirtualCluster
+from tests.sim.several.routing import RoutedClient
+from tests.sim.several.troubles import Troubles
+from tests.sim.several.watch import Watch
+from tests.sim.transactions import Outcomes, Transactor
+
+PARTITIONS = 3
+# Beyond this somebody waits for what never comes.
+WORLD_S_MAX = 1200.0
+READ_S_MAX = 300.0
+
+
+@dataclass
+class Scene:
+    """A cluster, its watch, and its clients."""
+
+    world: World
+    cluster: VirtualCluster
+    watch: Watch
+    producer_ids: set[tuple[int, int]] = field(default_factory=set)
+
+    def client(self, name: str) -> RoutedClient:
+        return RoutedClient(
+            self.world.network, self.cluster.brokers, name=name, on_answer=self.watch.on_answer
+        )
+
+
+# What clients do while the cluster is in trouble; returns what they check at the end.
+Clients: TypeAlias = Callable[[Scene], Awaitable[None]]
+
+
+def scenario(
+    clients: Clients, *, troubles: int = 6, only: Sequence[str] | None = None
+) -> Callable[[World], Coroutine[object, object, None]]:
+    """Returns a scenario: clients work while so many troubles come."""
+
+    async def played(world: World) -> None:
+        watch = Watch(world)
+        cluster = VirtualCluster(world)
+        watch.add(cluster)
+        with watch.watching():
+            try:
+                scene = Scene(world, cluster, watch)
+                await _play(scene, clients, Troubles(world, cluster, only), troubles)
+            except BaseException:
+                for node in cluster.nodes:
+                    await node.kill()
+                raise
+        watch.check()
+
+    return played
+
+
+async def _play(scene: Scene, clients: Clients, troubles: Troubles, times: int) -> None:
+    await scene.cluster.start()
+    await scene.client("first").create_topic("t", PARTITIONS)
+    try:
+        async with asyncio.timeout(WORLD_S_MAX), asyncio.TaskGroup() as tasks:
+            tasks.create_task(troubles.run(times))
+            tasks.create_task(_played_by(clients, scene))
+            tasks.create_task(scene.watch.fail_early())
+    except TimeoutError:
+        raise AssertionError("it hangs") from None
+    await scene.cluster.stop()
+
+
+async def _played_by(clients: Clients, scene: Scene) -> None:
+    try:
+        await clients(scene)
+    finally:
+        scene.watch.clients_ended.set()
+
+
+def play_scenario(
+    seed: int,
+    folder: Path,
+    clients: Clients,
+    *,
+    troubles: int = 6,
+    only: Sequence[str] | None = None,
+) -> World:
+    return play(seed, folder, scenario(clients, troubles=troubles, only=only))
+
+
+# --- records ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Sent:
+    """What one producer of one partition was told."""
+
+    partition: int
+    acknowledged: dict[int, bytes] = field(default_factory=dict)
+    # In the order in which they were sent; those of unknown outcome, too.
+    sent: list[bytes] = field(default_factory=list)
+
+    def check(self, found: dict[int, bytes]) -> None:
+        own = {offset: value for offset, value in found.items() if value in self.sent}
+        for offset, value in self.acknowledged.items():
+            assert found.get(offset) == value, (self.partition, offset, value, "lost")
+        places = [self.sent.index(value) for _, value in sorted(own.items())]
+        assert places == sorted(set(places)), (self.partition, places, "twice, or out of order")
+
+
+class IdempotentProducer:
+    """One producer of one partition: it sends a record again until it knows its outcome."""
+
+    def __init__(self, scene: Scene, client: RoutedClient, name: str, partition: int) -> None:
+        self._scene = scene
+        self._client = client
+        self._name = name
+        self.sent = Sent(partition)
+        self._producer_id = -1
+        self._epoch = 0
+        self._sequence = 0
+
+    async def run(self, count: int) -> None:
+        world = self._scene.world
+        await self._begin()
+        for number in range(count):
+            value = b"%s/%d" % (self._name.encode(), number)
+            self.sent.sent.append(value)
+            await self._send(value)
+            await asyncio.sleep(world.random.uniform(0.05, 2.0))
+
+    async def _begin(self) -> None:
+        while True:
+            try:
+                answer = await self._client.ask(InitProducerIdRequest(transaction_timeout_ms=1), 4)
+                check(answer.error_code)
+            except (Refused, Unanswered):
+                await asyncio.sleep(RETRY_S)
+                continue
+            found = answer.producer_id, answer.producer_epoch
+            assert found not in self._scene.producer_ids, (found, "a producer id was given twice")
+            self._scene.producer_ids.add(found)
+            self._producer_id, self._epoch = found
+            self._sequence = 0
+            return
+
+    async def _send(self, value: bytes) -> None:
+        world, partition = self._scene.world, self.sent.partition
+        record = Record(offset=0, timestamp_ms=world.clock.now_ms(), key=None, value=value)
+        encoded = encode_batch(
+            [record],
+            producer_id=self._producer_id,
+            producer_epoch=self._epoch,
+            base_sequence=self._sequence,
+        )
+        while True:
+            try:
+                offset = await self._client.produce("t", encoded, partition=partition)
+            except Unanswered:
+                await asyncio.sleep(RETRY_S)
+            except Refused as refused:
+                world.note("refused", self._name, refused.code.name)
+                if refused.code in (
+                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    ErrorCode.UNKNOWN_PRODUCER_ID,
+                ):
+                    raise AssertionError(f"{value!r} {refused.code.name}: lost before") from None
+                await asyncio.sleep(RETRY_S)
+            else:
+                told = self.sent.acknowledged
+                assert offset not in told, (offset, value, "acknowledged twice")
+                told[offset] = value
+                self._sequence += 1
+                return
+
+
+async def records(scene: Scene, count: int = 20) -> None:
+    producers = [
+        IdempotentProducer(scene, scene.client(f"p{number}"), f"p{number}", number % PARTITIONS)
+        for number in range(PARTITIONS + 1)
+    ]
+    has_ended = asyncio.Event()
+    async with asyncio.TaskGroup() as tasks:
+        for partition in range(PARTITIONS):
+            tasks.create_task(_follow(scene, partition, has_ended))
+        async with asyncio.TaskGroup() as producing:
+            for producer in producers:
+                producing.create_task(producer.run(count))
+        has_ended.set()
+    reader = scene.client("reader")
+    async with asyncio.timeout(READ_S_MAX):
+        for partition in range(PARTITIONS):
+            found = await reader.read_all("t", partition=partition)
+            for producer in producers:
+                if producer.sent.partition == partition:
+                    producer.sent.check(found)
+
+
+async def _follow(scene: Scene, partition: int, has_ended: asyncio.Event) -> None:
+    """Reads a partition again and again, each offset once, until the producers have ended."""
+    client = scene.client(f"follower-{partition}")
+    offset = 0
+    while not has_ended.is_set():
+        try:
+            answer = await client.fetch("t", offset, partition=partition)
+        except (Refused, Unanswered):
+            await asyncio.sleep(RETRY_S)
+            continue
+        for batch in walk(codec.join(answer.records)):
+            assert batch.header.base_offset <= offset, (offset, "records are missing")
+            offset = max(offset, batch.header.next_offset)
+
+
+async def nothing(scene: Scene) -> None:
+    """No clients: the brokers alone."""
+    await asyncio.sleep(90)
+    del scene
+
+
+# --- transactions and groups ------------------------------------------------------------------
+
+
+async def transactions(scene: Scene, count: int = 8) -> None:
+    outcomes = Outcomes("t")
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(3):
+            client = scene.client(f"tx{number}")
+            one = Transactor(scene.world, client, f"tx{number}", outcomes, PARTITIONS)
+            tasks.create_task(one.run(count))
+    reader = scene.client("reader")
+    try:
+        async with asyncio.timeout(READ_S_MAX):
+            for partition in range(PARTITIONS):
+                found = await reader.read_committed("t", partition=partition)
+                outcomes.check(partition, found)
+    except TimeoutError:
+        raise AssertionError("a transaction hangs: it is never decided") from None
+
+
+async def groups(scene: Scene, rounds: int = 8) -> None:
+    commits = Commits("g", "t")
+    members = [
+        Member(scene.world, scene.client(f"m{number}"), commits, PARTITIONS) for number in range(3)
+    ]
+    async with asyncio.TaskGroup() as tasks:
+        for member in members:
+            tasks.create_task(member.run(rounds))
+    await Member(scene.world, scene.client("last"), commits, PARTITIONS).run(4)
+    assert commits.acknowledged, "nobody committed"

@@ -1,0 +1,332 @@
+"""The checkers of a cluster find faults that are planted: in one of a few worlds, each.
+
+A fault takes one check out of the product. The first world is one that reveals it; the next ones
+are for a product that draws other numbers since.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.broker.cluster.membership.channel import ControllerChannel
+from strandline.broker.cluster.membership.replay import MetadataReplay
+from strandline.broker.cluster.metadata import active_controller
+from strandline.broker.cluster.metadata.controller_messages import Decision, Refusal
+from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
+from strandline.broker.controller import heartbeats, producer_ids, registration
+from strandline.broker.controller.attended_time import AttendedTime
+from strandline.broker.controller.feed import ServedMetadataLog
+from strandline.broker.controller.heartbeats import BrokerControlState
+from strandline.broker.controller.messages import AllocateBlock, AllocatedBlock
+from strandline.broker.controller.partitions.decided import Partitions
+from strandline.broker.controller.sessions import EVERYWHERE, BrokerSessions, Session
+from strandline.broker.coordination.transactions.verification import PartitionVerification
+from strandline.broker.protocol.formats.metadata_records import RegisterBrokerRecord
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.local.formats.producer_state import ProducerEntry
+from strandline.storage.model import NO_EPOCH
+from tests.sim.several.scenarios import (
+    Clients,
+    groups,
+    nothing,
+    play_scenario,
+    records,
+    transactions,
+)
+
+WORLDS = 40
+ALONE = ("double", "pause", "cut", "kill", "reset")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What is planted, and what a checker says of it."""
+
+    plant: Callable[[pytest.MonkeyPatch], None]
+    clients: Clients
+    words: Sequence[str]
+    # The troubles that reveal it; None are all.
+    only: Sequence[str] | None = None
+    first_world: int = 0
+
+
+# --- requests of clients -----------------------------------------------------------------------
+
+
+def epochs_are_not_checked(patch: pytest.MonkeyPatch) -> None:
+    checked = Partition.refusal
+    patch.setattr(Partition, "refusal", lambda own, _epoch=NO_EPOCH: checked(own))
+
+
+def anybody_answers_as_leader(patch: pytest.MonkeyPatch) -> None:
+    def refusal(own: Partition, epoch: int = NO_EPOCH) -> LeaderRefusal | None:
+        if epoch not in (NO_EPOCH, own.leader_epoch):
+            return LeaderRefusal(ErrorCode.FENCED_LEADER_EPOCH)
+        return None
+
+    patch.setattr(Partition, "refusal", refusal)
+
+
+def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
+    def forget(own: ProducerEntry, first_sequence: int, _last: int) -> None:
+        # What came before is not known either.
+        own.next_sequence = first_sequence
+
+    patch.setattr(ProducerEntry, "find_duplicate", forget)
+
+
+def acknowledged_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partition, "must_flush", False)
+
+
+def markers_leave_before_prepare_is_durable(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partition, "may_rely_on", lambda *_: True)
+
+
+def transactions_are_not_verified(patch: pytest.MonkeyPatch) -> None:
+    async def elsewhere(*arguments: Any) -> Mapping[object, ErrorCode]:
+        return dict.fromkeys(arguments[4], ErrorCode.NONE)
+
+    patch.setattr(PartitionVerification, "confirm", lambda *_: ErrorCode.NONE)
+    patch.setattr(PartitionVerification, "confirm_elsewhere", elsewhere)
+
+
+# --- brokers and their controller --------------------------------------------------------------
+
+
+def any_broker_epoch_is_accepted(patch: pytest.MonkeyPatch) -> None:
+    def check(image: MetadataImage, node_id: int, _epoch: int) -> RegisterBrokerRecord:
+        broker = image.brokers.get(node_id)
+        if broker is None:
+            raise Refusal(ErrorCode.STALE_BROKER_EPOCH)
+        return broker
+
+    patch.setattr(heartbeats, "check_epoch", check)
+
+
+def an_id_is_given_while_its_broker_lives(patch: pytest.MonkeyPatch) -> None:
+    checked = registration.register
+    patch.setattr(
+        registration, "register", lambda image, asked, _: checked(image, asked, Session.NONE)
+    )
+
+
+def a_closed_connection_is_a_death(patch: pytest.MonkeyPatch) -> None:
+    """Whatever the folders are."""
+    checked = registration.register
+
+    def register(partitions: Partitions, asked: Any, session: Session) -> Decision[Any]:
+        return checked(partitions, asked, Session.NONE if session is Session.HUNG_UP else session)
+
+    patch.setattr(registration, "register", register)
+
+
+def time_that_stood_still_counts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(AttendedTime, "now_s", lambda own: own._monotonic_s())
+
+
+def answers_of_a_deposed_controller_are_believed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ControllerChannel, "_is_believed", lambda *_: True)
+
+
+def a_fenced_broker_keeps_its_leaderships(patch: pytest.MonkeyPatch) -> None:
+    leave = heartbeats.leave
+
+    def stay(*given: Any, **named: Any) -> Decision[Any]:
+        return leave(*given, **{**named, "places": ()})
+
+    patch.setattr(heartbeats, "leave", stay)
+
+
+def a_broker_may_stop_before_its_leaders_are_moved(patch: pytest.MonkeyPatch) -> None:
+    decided = heartbeats.next_state
+
+    def next_state(standing: Any, asked: Any, leads: Callable[[], bool]) -> BrokerControlState:
+        return decided(standing, asked, lambda: False)
+
+    patch.setattr(heartbeats, "next_state", next_state)
+
+
+def a_broker_may_stop_before_others_know_who_leads(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(BrokerSessions, "lowest_active", lambda *_: EVERYWHERE)
+
+
+def producer_ids_are_given_twice(patch: pytest.MonkeyPatch) -> None:
+    allocated = producer_ids.allocate
+
+    def allocate(image: MetadataImage, asked: AllocateBlock) -> Decision[AllocatedBlock]:
+        decision = allocated(image, asked)
+        (block,) = decision.results
+        return replace(decision, results=(replace(block, first_id=0),))
+
+    patch.setattr(producer_ids, "allocate", allocate)
+
+
+# --- the metadata ------------------------------------------------------------------------------
+
+
+def an_entry_is_left_out_of_the_feed(patch: pytest.MonkeyPatch) -> None:
+    def position(own: ServedMetadataLog, offset: int) -> int:
+        return bisect_left(own._batches, offset, key=itemgetter(0)) + (offset % 5 == 0)
+
+    patch.setattr(ServedMetadataLog, "_position", position)
+
+
+def an_entry_is_applied_twice(patch: pytest.MonkeyPatch) -> None:
+    position, take = ServedMetadataLog._position, MetadataReplay.take
+
+    def again(own: MetadataReplay, fetched: Any, high_watermark: int) -> Any:
+        own.next_offset = 0
+        return take(own, fetched, high_watermark)
+
+    patch.setattr(
+        ServedMetadataLog, "_position", lambda own, offset: max(0, position(own, offset) - 1)
+    )
+    patch.setattr(MetadataReplay, "take", again)
+
+
+def a_follower_goes_on_one_behind_its_snapshot(patch: pytest.MonkeyPatch) -> None:
+    restart = MetadataReplay.restart
+
+    def one_behind(own: MetadataReplay, snapshot: Any, end_offset: int, epoch: int) -> Any:
+        applied = restart(own, snapshot, end_offset, epoch)
+        own.next_offset += 1
+        return applied
+
+    patch.setattr(MetadataReplay, "restart", one_behind)
+
+
+def an_entry_is_given_up_with_who_asked_for_it(patch: pytest.MonkeyPatch) -> None:
+    async def at_once(work: Coroutine[object, object, Any]) -> Any:
+        return await work
+
+    patch.setattr(active_controller, "to_its_end", at_once)
+
+
+FAULTS: Mapping[str, Fault] = {
+    f"{fault.plant.__name__}-{fault.clients.__name__}": fault
+    for fault in (
+        Fault(
+            plant=epochs_are_not_checked,
+            clients=records,
+            words=["answered under epoch"],
+            first_world=4,
+        ),
+        Fault(
+            plant=anybody_answers_as_leader,
+            clients=records,
+            words=["answered as the leader"],
+            only=("pause",),
+        ),
+        Fault(plant=duplicates_are_appended, clients=records, words=["twice"], first_world=2),
+        Fault(plant=acknowledged_before_the_sync, clients=records, words=["lost"], only=("power",)),
+        Fault(
+            plant=markers_leave_before_prepare_is_durable,
+            clients=transactions,
+            words=["lost", "aborted"],
+            only=("power",),
+            first_world=6,
+        ),
+        Fault(
+            plant=any_broker_epoch_is_accepted,
+            clients=nothing,
+            words=["was accepted under epoch"],
+            only=("double", "pause"),
+        ),
+        Fault(
+            plant=an_id_is_given_while_its_broker_lives,
+            clients=nothing,
+            words=["taken from a living"],
+            only=ALONE,
+        ),
+        Fault(
+            plant=a_closed_connection_is_a_death,
+            clients=nothing,
+            words=["taken from a living"],
+            only=("double", "reset"),
+        ),
+        Fault(
+            plant=time_that_stood_still_counts,
+            clients=nothing,
+            words=["its session lasts"],
+            only=("pause controller",),
+            first_world=4,
+        ),
+        Fault(
+            plant=a_fenced_broker_keeps_its_leaderships,
+            clients=nothing,
+            words=["and is fenced"],
+            only=("pause", "cut"),
+        ),
+        Fault(
+            plant=a_broker_may_stop_before_its_leaders_are_moved,
+            clients=nothing,
+            words=["may stop"],
+            only=("restart", "slow link"),
+        ),
+        Fault(
+            plant=a_broker_may_stop_before_others_know_who_leads,
+            clients=nothing,
+            words=["may stop"],
+            only=("restart", "slow link"),
+            first_world=7,
+        ),
+        Fault(plant=producer_ids_are_given_twice, clients=records, words=["given twice"]),
+        Fault(plant=an_entry_is_left_out_of_the_feed, clients=nothing, words=["has another image"]),
+        Fault(plant=an_entry_is_applied_twice, clients=nothing, words=["has another image"]),
+        Fault(
+            plant=a_follower_goes_on_one_behind_its_snapshot,
+            clients=nothing,
+            words=["has another image"],
+        ),
+        Fault(
+            plant=an_entry_is_given_up_with_who_asked_for_it,
+            clients=nothing,
+            words=["has another image"],
+            only=("reset", "slow disk", "slow disk", "restart"),
+        ),
+        Fault(
+            plant=acknowledged_before_the_sync,
+            clients=groups,
+            words=["lost"],
+            only=("power",),
+            first_world=3,
+        ),
+    )
+}
+
+
+def messages_of(error: BaseException) -> list[str]:
+    if isinstance(error, BaseExceptionGroup):
+        return [text for one in error.exceptions for text in messages_of(one)]
+    return [str(error)] if isinstance(error, AssertionError) else []
+
+
+def world_that_reveals(fault: Fault, folder: Path, worlds: Sequence[int]) -> int | None:
+    """Returns the first of the worlds in which a checker says one of the words."""
+    for seed in worlds:
+        try:
+            play_scenario(seed, folder / str(seed), fault.clients, only=fault.only)
+        except (AssertionError, ExceptionGroup) as error:
+            if any(word in text for text in messages_of(error) for word in fault.words):
+                return seed
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = FAULTS[name]
+    fault.plant(monkeypatch)
+    worlds = range(fault.first_world, fault.first_world + WORLDS)
+    assert world_that_reveals(fault, tmp_path, worlds) is not None

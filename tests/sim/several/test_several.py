@@ -1,0 +1,103 @@
+"""A cluster in simulated worlds: what was acknowledged holds, and what `watch.py` says."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.errors import StrandlineError
+from tests.sim.cluster import World, play
+from tests.sim.several.cluster import VirtualCluster
+from tests.sim.several.scenarios import (
+    Clients,
+    groups,
+    play_scenario,
+    records,
+    transactions,
+)
+from tests.sim.several.watch import SESSION_S, Watch
+from tests.support.heavy import first
+
+SEEDS = range(40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", first(3, SEEDS))
+@pytest.mark.parametrize("clients", [records, transactions, groups])
+def test_what_clients_were_told_holds_whatever_happens_to_processes_and_links(
+    clients: Clients, seed: int, tmp_path: Path
+) -> None:
+    play_scenario(seed, tmp_path, clients)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", first(1, range(3)))
+@pytest.mark.parametrize("clients", [records, transactions, groups])
+def test_two_runs_of_a_seed_leave_the_same_trace(
+    clients: Clients, seed: int, tmp_path: Path
+) -> None:
+    one, again = (play_scenario(seed, tmp_path / str(number), clients) for number in range(2))
+    assert all(event == same for event, same in zip(one.trace, again.trace, strict=False))
+    assert len(one.trace) == len(again.trace)
+
+
+@pytest.mark.slow
+def test_a_killed_broker_is_taken_again_at_once_and_another_process_is_not_while_it_lives(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        watch = Watch(world)
+        cluster = VirtualCluster(world)
+        watch.add(cluster)
+        with watch.watching():
+            await cluster.start()
+            first, second, _ = cluster.brokers
+            await first.kill()
+            killed_s = world.loop.time()
+            await first.start()
+            assert world.loop.time() - killed_s < SESSION_S / 4
+            double = cluster.seat(
+                50,
+                node_id=str(second.node_id),
+                initial_broker_registration_timeout_ms="30000",
+            )
+            # Its heartbeats come by another connection meanwhile.
+            world.network.reset_some(1.0)
+            with pytest.raises(StrandlineError, match=r"another process has this node\.id"):
+                await double.start()
+            await double.kill()
+            await cluster.stop()
+        watch.check()
+
+    play(1, tmp_path, scenario)
+
+
+@pytest.mark.slow
+def test_a_controller_that_stood_still_fences_nobody_for_that(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        watch = Watch(world)
+        cluster = VirtualCluster(world)
+        watch.add(cluster)
+        with watch.watching():
+            await cluster.start()
+            cluster.controller.pause()
+            await asyncio.sleep(60)
+            cluster.controller.go_on()
+            await asyncio.sleep(60)
+            image = watch.image_of(cluster.controller.process)
+            assert [one.fenced for one in image.brokers.values()] == [False] * 3
+            # One that stands still itself is fenced.
+            cluster.brokers[0].pause()
+            await asyncio.sleep(20)
+            image = watch.image_of(cluster.controller.process)
+            assert [one.broker_id for one in image.brokers.values() if one.fenced] == [1]
+            cluster.brokers[0].go_on()
+            await asyncio.sleep(20)
+            image = watch.image_of(cluster.controller.process)
+            assert [one.fenced for one in image.brokers.values()] == [False] * 3
+            await cluster.stop()
+        watch.check()
+
+    play(1, tmp_path, scenario)

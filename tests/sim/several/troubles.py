@@ -1,0 +1,232 @@
+"""What happens to a cluster at random: processes that die or stand still, links that are cut.
+
+Each trouble begins while others may last. Of a process only one thing happens at a time, and who
+was stopped or died comes back: as the supervisor starts it again, or its machine gets power. After
+the last one everything is healed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from strandline.storage.crash_points import (
+    TRANSACTION_AFTER_COMPLETE,
+    TRANSACTION_AFTER_MARKER,
+    TRANSACTION_AFTER_PREPARE,
+)
+from strandline.storage.errors import StrandlineError
+from tests.sim.cluster import VirtualBroker, World
+from tests.sim.network import CLIENT_HOST
+from tests.sim.pipes import Link
+from tests.sim.several.cluster import VirtualCluster
+
+PAUSE_S = (0.2, 8.0)
+# Shorter and longer than a session.
+LASTS_S = (0.5, 25.0)
+AWAY_S = (0.0, 15.0)
+SLOW_LINK_S = (0.05, 1.5)
+# Records of clients are refused from an hour in the future on.
+JUMP_MS = 600_000
+SLOW_POOLS = ("folder-0", "metadata", "syncs-0", "disk")
+STEPS = (TRANSACTION_AFTER_PREPARE, TRANSACTION_AFTER_MARKER, TRANSACTION_AFTER_COMPLETE)
+# Of a second process under an id that is taken.
+DOUBLE_NUMBER = 50
+
+
+class Troubles:
+    """Troubles a cluster, and heals it at the end."""
+
+    def __init__(
+        self, world: World, cluster: VirtualCluster, only: Sequence[str] | None = None
+    ) -> None:
+        """`only` are names of kinds; without it there are all but doubles, which lose records."""
+        self._world = world
+        self._cluster = cluster
+        self._busy: set[VirtualBroker] = set()
+        self._kinds: dict[str, Callable[[], Awaitable[None]]] = {
+            "kill": self._kill,
+            "power": self._lose_power,
+            "pause": self._pause,
+            "restart": self._restart,
+            "controller": self._kill_controller,
+            "pause controller": self._pause_controller,
+            "reset": self._reset,
+            "cut": self._cut,
+            "lossy": self._lose_packets,
+            "slow link": self._slow_link,
+            "slow disk": self._slow_disk,
+            "jump": self._jump,
+            "double": self._double,
+        }
+        self._chosen = [one for one in self._kinds if one != "double"] if only is None else [*only]
+        self._doubles = 0
+
+    async def run(self, times: int) -> None:
+        """Returns when all is healed, and every process serves."""
+        world = self._world
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(times):
+                await asyncio.sleep(world.random.uniform(*PAUSE_S))
+                kind = world.random.choice(self._chosen)
+                world.note("trouble", kind)
+                tasks.create_task(self._begin(kind))
+        world.network.heal()
+        for node in self._cluster.nodes:
+            node.slow.clear()
+
+    async def _begin(self, kind: str) -> None:
+        await self._kinds[kind]()
+
+    # --- processes -------------------------------------------------------------------------------
+
+    async def _of_a_broker(self, happens: Callable[[VirtualBroker], Awaitable[None]]) -> None:
+        await self._of(self._world.random.choice(self._cluster.brokers), happens)
+
+    async def _of(
+        self, node: VirtualBroker, happens: Callable[[VirtualBroker], Awaitable[None]]
+    ) -> None:
+        if node in self._busy:
+            return
+        self._busy.add(node)
+        try:
+            await happens(node)
+        finally:
+            self._busy.discard(node)
+
+    async def _lasts(self, range_s: tuple[float, float] = LASTS_S) -> None:
+        await asyncio.sleep(self._world.random.uniform(*range_s))
+
+    async def _back(self, node: VirtualBroker) -> None:
+        if self._world.random.random() < 0.5:
+            await self._lasts(AWAY_S)
+        await self._cluster.start_again(node)
+
+    async def _killed(self, node: VirtualBroker) -> None:
+        await node.kill()
+        await self._back(node)
+
+    async def _kill(self) -> None:
+        await self._of_a_broker(self._killed)
+
+    async def _kill_controller(self) -> None:
+        await self._of(self._cluster.controller, self._killed)
+
+    async def _lose_power(self) -> None:
+        async def lost(node: VirtualBroker) -> None:
+            await node.lose_power()
+            await self._lasts(AWAY_S)
+            await self._cluster.start_again(node)
+
+        await self._of(self._world.random.choice(self._cluster.nodes), lost)
+
+    async def _paused(self, node: VirtualBroker) -> None:
+        node.pause()
+        await self._lasts()
+        if self._world.random.random() < 0.2:
+            await self._killed(node)
+        else:
+            node.go_on()
+
+    async def _pause(self) -> None:
+        await self._of_a_broker(self._paused)
+
+    async def _pause_controller(self) -> None:
+        await self._of(self._cluster.controller, self._paused)
+
+    async def _restart(self) -> None:
+        async def restarted(node: VirtualBroker) -> None:
+            await node.stop()
+            await self._back(node)
+
+        await self._of_a_broker(restarted)
+
+    async def _double(self) -> None:
+        """Another process takes the id of a broker, with folders of its own: never while it lives.
+
+        If it got the id of one that was silent for a session, that one is started again later.
+        """
+        self._doubles += 1
+        brokers = self._cluster.brokers
+        silent = [one for one in brokers if one.process.is_stopped]
+        broker = self._world.random.choice(silent or brokers)
+        double = self._cluster.seat(
+            DOUBLE_NUMBER + self._doubles,
+            node_id=str(broker.node_id),
+            initial_broker_registration_timeout_ms="20000",
+        )
+        try:
+            await double.start()
+        except StrandlineError as error:
+            self._world.note("double refused", str(error))
+            await double.kill()
+            return
+        await self._lasts()
+        await double.kill()
+        while broker in self._busy:
+            await asyncio.sleep(0.1)
+        await self._of(broker, self._killed)
+
+    # --- links and disks -------------------------------------------------------------------------
+
+    def _some_links(self) -> list[Link]:
+        """One direction between two hosts, or both, or all of a host."""
+        random, network = self._world.random, self._world.network
+        hosts = [*(node.host for node in self._cluster.nodes), CLIENT_HOST]
+        source, target = random.sample(hosts, 2)
+        match random.randrange(3):
+            case 0:
+                return [network.link(source, target)]
+            case 1:
+                return [network.link(source, target), network.link(target, source)]
+            case _:
+                others = [one for one in hosts if one != source]
+                return [
+                    link
+                    for other in others
+                    for link in (network.link(source, other), network.link(other, source))
+                ]
+
+    async def _trouble_links(self, begin: Callable[[Link], None]) -> None:
+        links = self._some_links()
+        for link in links:
+            begin(link)
+        await self._lasts()
+        for link in links:
+            link.heal()
+
+    async def _cut(self) -> None:
+        def cut(link: Link) -> None:
+            link.is_cut = True
+
+        await self._trouble_links(cut)
+
+    async def _lose_packets(self) -> None:
+        def lose(link: Link) -> None:
+            link.lossy_part = 0.3
+
+        await self._trouble_links(lose)
+
+    async def _slow_link(self) -> None:
+        def slow(link: Link) -> None:
+            link.delay_s = SLOW_LINK_S
+
+        await self._trouble_links(slow)
+
+    async def _reset(self) -> None:
+        self._world.note("reset", self._world.network.reset_some(0.5))
+
+    async def _slow_disk(self) -> None:
+        node = self._world.random.choice(self._cluster.nodes)
+        is_controller = node is self._cluster.controller
+        pool = "metadata" if is_controller else self._world.random.choice(SLOW_POOLS)
+        node.slow.add(pool)
+        await self._lasts()
+        node.slow.discard(pool)
+
+    async def _jump(self) -> None:
+        node = self._world.random.choice(self._cluster.nodes)
+        delta_ms = self._world.random.choice([-JUMP_MS, -500, 500, JUMP_MS])
+        node.clock.jump_ms(delta_ms)
+        await self._lasts()
+        node.clock.jump_ms(-delta_ms)

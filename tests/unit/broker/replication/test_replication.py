@@ -1,0 +1,235 @@
+"""A leader and its followers, through elections: what is replicated is on all of them, once."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from strandline.broker.cluster.in_sync.leading import NotEnoughReplicas
+from strandline.broker.protocol.schema.errors import ErrorCode
+from tests.unit.broker.replication.rig import cluster, until
+
+
+def test_a_follower_gets_what_its_leader_appends_and_the_high_watermark_follows(
+    tmp_path: Path,
+) -> None:
+    async def replicate() -> None:
+        async with cluster(tmp_path) as control:
+            await control.create(1, 2)
+            leader, follower = control.nodes[1], control.nodes[2]
+            end = leader.append(3)
+            assert leader.partition.high_watermark == 0
+            await until(lambda: leader.partition.high_watermark == end)
+            assert follower.end == end
+            end = leader.append(2)
+            await until(lambda: follower.partition.high_watermark == end)
+            assert follower.content() == leader.content()
+
+    asyncio.run(replicate())
+
+
+def test_a_former_leader_gives_up_what_was_not_replicated(tmp_path: Path) -> None:
+    async def fail_over() -> None:
+        async with cluster(tmp_path) as control:
+            await control.create(1, 2)
+            one, two = control.nodes[1], control.nodes[2]
+            replicated = one.append(3)
+            await until(lambda: two.partition.high_watermark == replicated)
+            one.is_cut = True
+            one.append(4)
+            one.append(1)
+            await control.elect(2, isr=(2,))
+            end = two.append(2)
+            assert two.partition.high_watermark == end == replicated + 2
+            one.is_cut = False
+            await until(lambda: one.partition.high_watermark == end)
+            assert one.content() == two.content()
+            # It is in sync again, and what is acknowledged from now on is on both.
+            await until(lambda: control.image.topics["t"].partitions[0].isr == (1, 2))
+            end = two.append(1)
+            await until(lambda: two.partition.high_watermark == end)
+            assert one.content() == two.content()
+
+    asyncio.run(fail_over())
+
+
+def test_logs_that_diverged_twice_agree_in_the_end(tmp_path: Path) -> None:
+    """KIP-279: neither epoch at the end of the follower's log is one that the leader's has."""
+
+    async def diverge() -> None:
+        async with cluster(tmp_path, 3) as control:
+            await control.create(1, 2, 3)
+            one, two, three = control.nodes.values()
+            base = one.append(5)
+            await until(lambda: two.end == base and three.end == base)
+            for node in (one, two, three):
+                node.is_cut = True
+            one.append(2)
+            await control.elect(2, isr=(2, 3))
+            two.append(1)
+            two.append(1)
+            await control.elect(1, isr=(1, 3))
+            one.append(3)
+            await control.elect(3, isr=(3,))
+            end = three.append(7)
+            for node in (one, two, three):
+                node.is_cut = False
+            await until(lambda: one.end == end and two.end == end)
+            assert one.content() == three.content() == two.content()
+
+    asyncio.run(diverge())
+
+
+def test_a_follower_that_is_late_leaves_the_set_and_joins_it_again(tmp_path: Path) -> None:
+    async def lag() -> None:
+        async with cluster(tmp_path, lag_ms_max=100) as control:
+            await control.create(1, 2)
+            leader, follower = control.nodes[1], control.nodes[2]
+            leading = leader.partition.leading
+            assert leading is not None
+            end = leader.append()
+            await until(lambda: leader.partition.high_watermark == end)
+            leading.shrink()
+            assert leading.in_sync.pending is None
+            follower.is_cut = True
+            end = leader.append()
+            await asyncio.sleep(0.15)
+            leading.shrink()
+            await until(lambda: leading.in_sync.committed == {1})
+            assert leader.partition.high_watermark == end
+            follower.is_cut = False
+            await until(lambda: leading.in_sync.committed == {1, 2})
+            assert follower.end == end
+
+    asyncio.run(lag())
+
+
+def test_a_replica_that_may_have_joined_is_waited_for(tmp_path: Path) -> None:
+    async def join() -> None:
+        async with cluster(tmp_path, 3, lag_ms_max=1) as control:
+            await control.create(1, 2, 3, isr=(1, 2))
+            control.holds = True
+            one, two, three = control.nodes.values()
+            await until(lambda: bool(control.proposals))
+            leading, proposal = control.proposals[0]
+            assert proposal.joining == 3
+            assert leading.in_sync.maximal == {1, 2, 3}
+            assert leading.in_sync.committed == {1, 2}
+            three.is_cut = True
+            await asyncio.sleep(0.1)
+            end = one.append()
+            await until(lambda: two.end == end)
+            await asyncio.sleep(0.1)
+            assert one.partition.high_watermark == 0
+            # The controller has not taken it in: the others are enough.
+            assert leading.refused(proposal, ErrorCode.INELIGIBLE_REPLICA) is False
+            leading.advance()
+            assert one.partition.high_watermark == end
+
+    asyncio.run(join())
+
+
+def test_fewer_in_sync_than_the_minimum_take_no_record_that_is_to_be_replicated(
+    tmp_path: Path,
+) -> None:
+    async def shrink() -> None:
+        async with cluster(tmp_path, 3) as control:
+            for node_id in (2, 3):
+                control.nodes[node_id].is_cut = True
+            await control.create(1, 2, 3, isr=(1,), min_insync_replicas="2")
+            leader = control.nodes[1]
+            leading = leader.partition.leading
+            assert leading is not None
+            with pytest.raises(NotEnoughReplicas):
+                leading.check_enough_in_sync()
+            leader.append()
+            # One record of a producer that does not wait, which nobody sees yet.
+            assert leader.partition.high_watermark == 0
+            control.nodes[2].is_cut = False
+            await until(lambda: leader.partition.high_watermark == 1)
+            leading.check_enough_in_sync()
+
+    asyncio.run(shrink())
+
+
+def test_a_fenced_broker_does_not_join_before_it_is_unfenced(tmp_path: Path) -> None:
+    async def fence() -> None:
+        async with cluster(tmp_path) as control:
+            await control.fence(2)
+            await control.create(1, 2, isr=(1,))
+            leader, follower = control.nodes[1], control.nodes[2]
+            end = leader.append()
+            await until(lambda: follower.partition.high_watermark == end)
+            assert control.proposals == []
+            # It joins without a record in between.
+            await control.unfence(2)
+            await until(lambda: control.image.topics["t"].partitions[0].isr == (1, 2))
+
+    asyncio.run(fence())
+
+
+def test_a_log_that_lacks_the_beginning_of_its_leaders_begins_there(tmp_path: Path) -> None:
+    async def begin() -> None:
+        async with cluster(tmp_path) as control:
+            await control.create(1, 2, isr=(1,))
+            leader, follower = control.nodes[1], control.nodes[2]
+            follower.is_cut = True
+            for _ in range(4):
+                leader.append(5)
+            log = leader.partition.log
+            # Within a batch: it is sent whole.
+            log.move_log_start(12)
+            log.local.roll()
+            log.local.delete_segments([])
+            follower.is_cut = False
+            await until(lambda: follower.end == 20)
+            assert follower.partition.log.log_start_offset == 12
+            assert follower.partition.log.local.start_offset == 10
+            await until(lambda: follower.partition.high_watermark == 20)
+
+    asyncio.run(begin())
+
+
+def test_deleted_records_are_deleted_at_followers(tmp_path: Path) -> None:
+    async def delete() -> None:
+        async with cluster(tmp_path) as control:
+            await control.create(1, 2)
+            leader, follower = control.nodes[1], control.nodes[2]
+            end = leader.append(8)
+            await until(lambda: follower.partition.high_watermark == end)
+            leader.partition.log.delete_records(5)
+            await until(lambda: follower.partition.log.log_start_offset == 5)
+
+    asyncio.run(delete())
+
+
+def test_a_producer_waits_until_all_in_sync_have_its_records(tmp_path: Path) -> None:
+    class Waits:
+        is_over = False
+
+        def __init__(self) -> None:
+            self.told: list[tuple[int, ErrorCode]] = []
+
+        def acknowledged(self, index: int, code: ErrorCode) -> None:
+            self.told.append((index, code))
+
+    async def acknowledge() -> None:
+        async with cluster(tmp_path) as control:
+            await control.create(1, 2)
+            leader, follower = control.nodes[1], control.nodes[2]
+            leading = leader.partition.leading
+            assert leading is not None
+            end, waits = leader.append(), Waits()
+            assert leading.wait(end) is None
+            leading.waits.add(end, waits, 7)
+            await until(lambda: waits.told == [(7, ErrorCode.NONE)])
+            assert follower.end == end
+            assert leading.wait(end) is ErrorCode.NONE
+            follower.is_cut = True
+            leading.waits.add(leader.append(), waits, 8)
+            await control.elect(2, isr=(2,))
+            assert waits.told[1:] == [(8, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+
+    asyncio.run(acknowledge())
