@@ -27,8 +27,9 @@ mixed: $(DEV) kafka-jars $(OLDER_KAFKAS) ## three controllers and a broker of Ap
 	$(PYTEST) tests/compat/mixed/check_*.py --durations=5
 
 .PHONY: kafka-brokers
-kafka-brokers: $(DEV) kafka-jars ## brokers of Apache Kafka under our controller, with kills
+kafka-brokers: $(DEV) kafka-jars ## brokers of Apache Kafka under our controller, with kills and replicas
 	@$(PY) -m tests.compat.kafka_brokers
+	@$(PY) -m tests.compat.kafka_replicas
 
 # Libraries of the JVM's frameworks, each in a folder of its own; exactly_once.py there knows them.
 FRAMEWORKS ?= streams clients-2.8 clients-3.9 clients-4.x connect spring-kafka flink

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from strandline.broker.cluster.archive.caretaker import archives
 from strandline.broker.cluster.metadata.features import TRANSACTION_VERSION
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.log_reader import (
@@ -39,6 +40,7 @@ from strandline.broker.cluster.metadata.restore_plan import (
     correct_numbers,
     correct_topics,
     foreign_nodes,
+    take_over_records,
 )
 from strandline.broker.commands.progress import BarProgress
 from strandline.broker.config.broker_config import BrokerConfig
@@ -87,7 +89,7 @@ from strandline.storage.errors import (
 from strandline.storage.local.formats.checkpoint import META_PROPERTIES
 from strandline.storage.local.log_dirs.log_dir import LOCK_FILE, lock_directory
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
-from strandline.storage.model import Offset, TopicIdPartition, TopicPartition
+from strandline.storage.model import Epoch, Offset, TopicIdPartition, TopicPartition
 from strandline.storage.plurals import counted, human_seconds
 from strandline.storage.remote.keys import GROUPS_PREFIX, TRANSACTIONS_PREFIX, state_key
 from strandline.storage.remote.manifest import change_list
@@ -239,7 +241,12 @@ class Restore:
         with ThreadPoolExecutor(PARALLEL_READS_MAX, "restore") as executor:
             topics, damaged_topics = self._find_topics(executor, mirrored)
             corrections = correct_topics(mirrored, topics, node_id=self._config.node_id)
-            image = mirrored.apply_entry(corrections.records)
+            records = corrections.records
+            if any(map(archives, mirrored.brokers.values())):
+                # One broker gets what several had.
+                image = mirrored.apply_entry(records)
+                records = (*records, *take_over_records(image, self._config.node_id))
+            image = mirrored.apply_entry(records)
             self._check_nodes(image)
             states, damaged_partitions = self._read_partitions(executor, image)
             coordinated, damaged_groups = self._read_coordinated(executor, image)
@@ -253,7 +260,10 @@ class Restore:
             )
         numbers = correct_numbers(
             image,
-            {state.partition: state.leader_epoch for state in states.values()},
+            {
+                **{state.partition: state.leader_epoch for state in states.values()},
+                **_epochs_of_coordinators(image, coordinated),
+            },
             producer_id_max=max(
                 (
                     *(state.producer_id_max for state in states.values()),
@@ -266,7 +276,7 @@ class Restore:
             cluster_id=cluster_id,
             metadata=metadata,
             image=image,
-            records=(*corrections.records, *numbers),
+            records=(*records, *numbers),
             states=states,
             coordinated=coordinated,
             problems=(*corrections.problems, *damaged),
@@ -480,6 +490,17 @@ def _lost_metadata(metadata: SalvagedMetadata) -> list[str]:
         " and partitions that topic.json tells. Other changes since are lost: topics of which"
         " nothing is archived, properties, quotas, passwords of SCRAM"
     ]
+
+
+def _epochs_of_coordinators(
+    image: MetadataImage, coordinated: Mapping[TopicPartition, LiveRecords]
+) -> dict[TopicIdPartition, Epoch]:
+    return {
+        TopicIdPartition(
+            key.topic, image.topics[key.topic].topic_id, key.partition
+        ): live.leader_epoch
+        for key, live in coordinated.items()
+    }
 
 
 def _end(archive: _Archive, key: TopicPartition) -> Offset | None:

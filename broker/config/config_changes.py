@@ -33,6 +33,7 @@ from strandline.broker.cluster.metadata.records import ALL_BROKERS, config_recor
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.group_configs import GROUP_CONFIGS, GROUPS_MAX, check_group_change
+from strandline.broker.config.min_isr import check_min_isr, clear_elr
 from strandline.broker.config.running_config import check_broker_change
 from strandline.broker.config.table import BROKER_CONFIGS
 from strandline.broker.protocol.formats.metadata_records import MetadataRecord
@@ -82,7 +83,8 @@ def alter(
         code = ErrorCode.NONE
         message: str | None = None
         try:
-            records += _records(image, resource, static, current)
+            changes = _records(image, resource, static, current)
+            records += [*changes, *clear_elr(image, changes)]
         except Refusal as refusal:
             code, message = refusal.error_code, refusal.message
         results.append(
@@ -122,6 +124,7 @@ def _records(
             present = image.broker_properties.get(node_id, {})
             wanted = altered(present, resource, static.given, BROKER_CONFIGS)
             check_broker_change(static, image, node_id, wanted)
+            check_min_isr(image, node_id, present, wanted)
             stored = ALL_BROKERS if node_id is None else str(node_id)
             return config_records(ConfigResourceType.BROKER, stored, present, wanted)
         case ConfigResourceType.GROUP:

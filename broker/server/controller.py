@@ -17,11 +17,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from strandline.broker.cluster.metadata.active_controller import ActiveController
-from strandline.broker.cluster.metadata.features import ELIGIBLE_LEADER_REPLICAS
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listeners import Listener, listen_at
+from strandline.broker.config.min_isr import MIN_ISR, begin_elr
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.controller.attended_time import AttendedTime
 from strandline.broker.controller.feed import OffsetAndEpoch, ServedMetadataLog
@@ -38,7 +38,6 @@ from strandline.broker.handlers.metadata.quorum import KeptLog, QuorumHandler
 from strandline.broker.handlers.services.services import NodeServices
 from strandline.broker.network.connection import Spawn
 from strandline.broker.network.server import Server
-from strandline.broker.protocol.formats.metadata_records import FeatureLevelRecord
 from strandline.broker.protocol.formats.quorum_records import (
     KRaftVersionRecord,
     QuorumRecord,
@@ -126,9 +125,8 @@ async def start_controller(
     storage = await StorageParts.make(environment, config, opened, opening)
     metadata_log = make_metadata_log(storage, clock)
     await in_worker(worker, partial(load_metadata, metadata_log, config, storage.log_dirs, None))
-    if not metadata_log.image.finalized_level(ELIGIBLE_LEADER_REPLICAS):
-        level = FeatureLevelRecord(name=ELIGIBLE_LEADER_REPLICAS, feature_level=1)
-        await in_worker(worker, partial(metadata_log.append, [level]))
+    if begun := begin_elr(metadata_log.image, config.topics.properties.get(MIN_ISR, "1")):
+        await in_worker(worker, partial(metadata_log.append, begun))
     before = metadata_log.image
     await in_worker(worker, metadata_log.begin_epoch)
     view, running = MetadataView(metadata_log.image), RunningConfig(config)
@@ -143,7 +141,10 @@ async def start_controller(
     active = ActiveController(
         view,
         metadata_log,
-        {**decisions(running), **controller_decisions(running, index, sessions, time)},
+        {
+            **decisions(running, notes_purges=False),
+            **controller_decisions(running, index, sessions, time),
+        },
         executor=worker,
         on_append=lambda records, offset: feed.append(records, offset, clock.now_ms()),
     )

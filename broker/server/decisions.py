@@ -85,14 +85,21 @@ def controller_decisions(
     }
 
 
-def decisions(running: RunningConfig) -> Decisions:
-    """Returns the decision for each type of request."""
+def decisions(running: RunningConfig, *, notes_purges: bool = True) -> Decisions:
+    """Returns the decision for each type of request.
+
+    `notes_purges`: the metadata note which deleted topics the bucket may still have; the mirror of
+    a cluster has notes of its own.
+    """
     return {
         CreateTopics: lambda image, asked: controller.create_topics(
             image, asked.topics, defaults=running.current.topics, intent=asked.intent
         ),
         DeleteTopics: lambda image, asked: controller.delete_topics(
-            image, asked.references, defaults=running.current.topics
+            image,
+            asked.references,
+            defaults=running.current.topics,
+            notes_purges=notes_purges,
         ),
         CreatePartitions: lambda image, asked: controller.create_partitions(
             image, asked.topics, intent=asked.intent

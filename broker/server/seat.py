@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from functools import partial
+from typing import TYPE_CHECKING
 
+from strandline.broker.cluster.metadata.features import CLAIMED
 from strandline.broker.cluster.replicas.tiers import LocalTier
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.running_config import RunningConfig
@@ -26,9 +28,13 @@ from strandline.broker.server.parts.membership import (
     connect_to_controllers,
 )
 from strandline.broker.server.parts.metadata import MetadataParts
+from strandline.broker.server.parts.part import Part
 from strandline.broker.server.parts.replication import InSyncWatch, ReplicationParts
 from strandline.broker.server.parts.storage import StorageParts, open_log_dirs
 from strandline.storage.errors import InvalidConfig
+
+if TYPE_CHECKING:
+    from strandline.broker.server.parts.shared_archive import SharedArchive
 
 
 async def start_seat(
@@ -41,10 +47,19 @@ async def start_seat(
     cluster_id = await cluster_id_of(config, environment, connect)
     opening = partial(open_log_dirs, config, clock, cluster_id)
     storage = await StorageParts.make(environment, config, opened, opening)
-    membership = await MembershipParts.join(environment, config, storage, opened, connect)
+    shared = await _claim_archive(environment, config, storage, opened)
+    membership = await MembershipParts.join(
+        environment,
+        config,
+        storage,
+        opened,
+        connect,
+        features=CLAIMED if shared is None else {**CLAIMED, **shared.features},
+    )
     metadata = await MetadataParts.make(
         environment, RunningConfig(config), membership.view, membership.controller
     )
+    archive = None if shared is None else shared.open(membership, metadata)
     tiers = LocalTier(
         storage.log_dirs.log_start_offsets,
         lookups=environment.workers.lookups,
@@ -60,7 +75,12 @@ async def start_seat(
         spawn=spawn,
     )
     replicas = await serve_partitions(
-        environment, storage, metadata, tiers=tiers, replication=replication.replication
+        environment,
+        storage,
+        metadata,
+        tiers=tiers if archive is None else archive.tiers,
+        followers=() if archive is None else [archive.tier.follow],
+        replication=replication.replication,
     )
     folders = await AssignmentParts.make(environment, storage, membership, replicas)
     watch = InSyncWatch.make(replicas, lag_ms_max=config.replica_fetch.lag_ms_max)
@@ -75,9 +95,13 @@ async def start_seat(
         coordinators,
         # Each replica deletes by itself, as its own files and clock say.
         retained=lambda: (one.log for one in replicas.partitions()),
+        wake_tiering=lambda key: None if archive is None else archive.tier.manager.wake(key),
         broker_epoch=lambda: membership.manager.epoch,
         on_moved=folders.assignments.check,
     )
+    archiving = None
+    if archive is not None:
+        archiving = await archive.begin(metadata, replicas, coordinators)
     front = FrontParts.make(
         environment,
         storage,
@@ -87,11 +111,9 @@ async def start_seat(
         spawn=spawn,
         forwarder=membership.forwarder,
         followed=membership.followed,
+        archive=None if archive is None or archiving is None else archiving.sources(archive.mirror),
     )
-    return Started(
-        front,
-        storage,
-        membership,
+    parts: tuple[Part, ...] = (
         metadata,
         folders,
         elsewhere,
@@ -100,15 +122,24 @@ async def start_seat(
         coordinators,
         logs,
     )
+    if archiving is not None:
+        parts = (archiving, *parts)
+    return Started(front, storage, membership, *parts)
+
+
+async def _claim_archive(
+    environment: Environment, config: BrokerConfig, storage: StorageParts, opened: ExitStack
+) -> SharedArchive | None:
+    """Returns the archive; None without one. Raises WrongArchive, InvalidConfig."""
+    if not config.archive.is_enabled or config.archive.url is None:
+        return None
+    from strandline.broker.server.parts.shared_archive import SharedArchive
+
+    return await SharedArchive.claimed(environment, config, storage, opened)
 
 
 def check_seat(config: BrokerConfig) -> None:
     """Raises InvalidConfig for what a broker in a cluster cannot have."""
-    if config.archive.is_enabled:
-        raise InvalidConfig(
-            "remote.log.storage.system.enable=true: a broker in a cluster with controllers does not"
-            " archive yet; leave it out"
-        )
     for listener in config.advertised_listeners:
         if not listener.port:
             raise InvalidConfig(

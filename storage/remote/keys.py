@@ -2,6 +2,7 @@
 
     cluster.json                                             the id of the cluster that owns it
     changes.json                                             the manifests that changed last
+    changes/<broker id>.json                                 the same by each broker of a cluster
     verify.json                                              when the archive was last verified
     metadata/log/<20-digit index>.json                       an entry of the metadata log
     metadata/snapshot/<20-digit index>.json                  a snapshot of the metadata
@@ -34,6 +35,7 @@ from strandline.storage.model import Epoch, Offset, TopicId, TopicIdPartition
 
 CLUSTER_KEY = "cluster.json"
 CHANGES_KEY = "changes.json"
+CHANGES_PREFIX = "changes/"
 VERIFY_KEY = "verify.json"
 TOPICS_PREFIX = "topics/"
 METADATA_PREFIX = "metadata/"
@@ -111,6 +113,11 @@ def parse_metadata_key(key: str) -> int | None:
     """Returns the index in a metadata log or snapshot key; None if it is neither."""
     matched = _METADATA.fullmatch(key)
     return int(matched["index"]) if matched else None
+
+
+def changes_key(node_id: int) -> str:
+    """The list of changes of one broker of a cluster."""
+    return f"{CHANGES_PREFIX}{node_id}.json"
 
 
 def state_key(prefix: str, partition: int) -> str:

@@ -86,6 +86,7 @@ def run(folder: Path, say: Say) -> None:
         are_in_sync(cluster, ALL)
         assert set(cluster.leaders(TOPIC)) == ALL, cluster.leaders(TOPIC)
         say(f"three brokers replicate a topic, and each leads: {cluster.leaders(TOPIC)}")
+        ask_the_controller(f"127.0.0.1:{controller.port}", say)
         load = Load(cluster)
         load.goes_on()
         kill_a_leader(cluster, brokers, load, say)
@@ -103,6 +104,24 @@ def run(folder: Path, say: Say) -> None:
         for broker in brokers:
             broker.end(signal.SIGKILL)
         controller.kill()
+
+
+def ask_the_controller(address: str, say: Say) -> None:
+    at = ("--bootstrap-controller", address)
+    command = "org.apache.kafka.tools.ConfigCommand"
+    of_all = tool(command, *at, "--describe", "--entity-type", "brokers", "--entity-default")
+    assert "min.insync.replicas=1" in of_all, of_all
+    own = tool(command, *at, "--describe", "--entity-type", "brokers", "--entity-name", "1000")
+    assert "configs for broker 1000" in own, own
+    add = ("--alter", "--add-config", "SCRAM-SHA-256=[password=secret]")
+    tool(command, *at, *add, "--entity-type", "users", "--entity-name", "alice")
+    users = tool(command, *at, "--describe", "--entity-type", "users", "--entity-name", "alice")
+    assert "SCRAM-SHA-256=iterations=" in users, users
+    features = tool("org.apache.kafka.tools.FeatureCommand", *at, "describe")
+    assert "eligible.leader.replicas.version" in features, features
+    endpoints = tool("org.apache.kafka.tools.ClusterTool", "list-endpoints", *at)
+    assert "1000" in endpoints, endpoints
+    say("kafka-configs, kafka-features and kafka-cluster ask the controller itself")
 
 
 def are_in_sync(cluster: Cluster, nodes: set[int]) -> None:

@@ -9,7 +9,7 @@ the `main` of `strandline`, and ends as Python ends.
     status    two messages: the child's process id, its exit code
 
 The server has one thread and opens nothing but sockets, so a fork takes no lock and no file along.
-It ends with the socket of its requests.
+It ends with the socket of its requests, and ends its children then.
 """
 
 from __future__ import annotations
@@ -72,11 +72,17 @@ class ForkServer:
                     self._requests, REQUEST_BYTES_MAX, 1 + STREAMS
                 )
                 if not message:
+                    self._kill_all()
                     return None
                 child = os.fork()
                 if child == 0:
                     return become(json.loads(message), descriptors[1:])
                 self._watch(child, descriptors)
+
+    def _kill_all(self) -> None:
+        """Nobody else ends what tests leave that were killed themselves."""
+        for child, _ in self._children.values():
+            os.kill(child, signal.SIGKILL)
 
     def _watch(self, child: int, descriptors: list[int]) -> None:
         asking = socket.socket(fileno=descriptors[0])

@@ -10,6 +10,7 @@ may be older than what the controller takes: then the request goes in the lowest
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from strandline.broker.cluster.membership.channel import ControllerChannel
@@ -42,7 +43,15 @@ class NotForwarded(StrandlineError):
 class Forwarder:
     """Sends requests of clients to the active controller."""
 
-    def __init__(self, channel: ControllerChannel, clock: Clock) -> None:
+    def __init__(
+        self,
+        channel: ControllerChannel,
+        clock: Clock,
+        *,
+        arrived: Callable[[Iterable[str]], Awaitable[None]],
+    ) -> None:
+        """`arrived` returns when this broker knows the topics of these names."""
+        self.arrived = arrived
         self._channel = channel
         self._quiet_log = QuietLog(log, clock)
 

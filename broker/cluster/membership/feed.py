@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -115,6 +116,8 @@ class MetadataFeed:
         # Its publication failed, and is tried again.
         self._unpublished: Applied | None = None
         self._published_offset: Offset = -1
+        # When this broker last knew all that was committed; a stopped process has not heard since.
+        self.caught_up_s = -math.inf
         # Why there is no active controller; empty while there is one.
         self.last_fault = ""
 
@@ -271,6 +274,8 @@ class MetadataFeed:
                 return
             self._unpublished = None
         self._published_offset = self._replay.applied_offset
+        if self._published_offset >= self._high_watermark - 1:
+            self.caught_up_s = self._clock.monotonic_s()
         moved, self._moved = self._moved, asyncio.Event()
         moved.set()
 

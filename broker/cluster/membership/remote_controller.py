@@ -129,7 +129,7 @@ class RemoteController:
             lambda found: next((one.error_code for one in found.topics), 0),
         )
         results = [_result(one) for one in answer.topics]
-        await self._arrived(one.name for one in results if _exists(one))
+        await self.arrived(one.name for one in results if _exists(one))
         return results
 
     async def _ask(
@@ -143,8 +143,8 @@ class RemoteController:
         except PeerError as error:
             raise ControllerAway(str(error)) from error
 
-    async def _arrived(self, names: Iterable[str]) -> None:
-        """Returns when the image has these topics, or after a while."""
+    async def arrived(self, names: Iterable[str]) -> None:
+        """Returns when the image of this broker has these topics, or after a while."""
         wanted = set(names)
         with suppress(TimeoutError):
             async with asyncio.timeout(ARRIVAL_S_MAX):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
@@ -26,7 +26,6 @@ from strandline.broker.protocol.formats.metadata_records import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
-    ClearElrRecord,
     ConfigRecord,
     DelegationTokenRecord,
     EndTransactionRecord,
@@ -164,7 +163,7 @@ class MetadataReplay:
             content = data[batch.position : batch.end_position]
             check_crc(content, batch.header)
             _apply(found, _records_of(_Pending(batch.header, content)))
-        self._end_delta(found, end_offset)
+        self._end_delta(found, end_offset, epoch)
         self.image = found.image()
         self.next_offset, self.last_epoch = end_offset, epoch
         self.applied_offset = end_offset - 1
@@ -187,7 +186,7 @@ class MetadataReplay:
                 if self._transaction is None:
                     applied_offset = batch.header.last_offset
             if has_effect:
-                self._end_delta(delta, applied_offset + 1)
+                self._end_delta(delta, applied_offset + 1, ready[-1].header.leader_epoch)
                 self.image = delta.image()
         except BaseException:
             self._transaction = open_records
@@ -200,11 +199,11 @@ class MetadataReplay:
         self._committed_end, self._committed_epoch = last.next_offset, last.leader_epoch
         return Applied(delta, self.image) if has_effect else None
 
-    def _end_delta(self, delta: MetadataDelta, next_offset: Offset) -> None:
+    def _end_delta(self, delta: MetadataDelta, next_offset: Offset, epoch: Epoch) -> None:
         check_features(delta.feature_levels.after)
         # Kafka's log counts records: no other version of an image has the same number.
         delta.version = delta.next_offset = next_offset
-        delta.cluster_id = self._cluster_id
+        delta.cluster_id, delta.epoch = self._cluster_id, epoch
 
     def _whole_transactions(self, records: Iterable[MetadataRecord]) -> Iterator[MetadataRecord]:
         """Yields the records that count, those of a transaction when it ends."""
@@ -238,18 +237,9 @@ def _records_of(batch: _Pending) -> Iterator[MetadataRecord]:
 
 def _apply(delta: MetadataDelta, records: Iterable[MetadataRecord]) -> bool:
     """Applies records to a delta; returns whether any of them has an effect."""
-    seen: list[MetadataRecord] = []
-    has_effect = False
-    for record in records:
-        if isinstance(record, ClearElrRecord):
-            delta.apply(seen)
-            seen.clear()
-            _clear_elr(delta, record.topic_name)
-            has_effect = True
-        elif (translated := _translated(record)) is not None:
-            seen.append(translated)
-    delta.apply(seen)
-    return has_effect or bool(seen)
+    translated = [one for one in map(_translated, records) if one is not None]
+    delta.apply(translated)
+    return bool(translated)
 
 
 def _translated(record: MetadataRecord) -> MetadataRecord | None:
@@ -265,16 +255,3 @@ def _translated(record: MetadataRecord) -> MetadataRecord | None:
             fenced=1 if isinstance(record, FenceBrokerRecord) else -1,
         )
     return record
-
-
-def _clear_elr(delta: MetadataDelta, name: str) -> None:
-    """Empties the eligible leader replicas of a topic, of all topics if the name is empty."""
-    for topic in tuple(delta.topics.after.values()):
-        if name in ("", topic.name) and any(
-            one.eligible_leader_replicas or one.last_known_elr for one in topic.partitions
-        ):
-            partitions = (
-                replace(one, eligible_leader_replicas=(), last_known_elr=())
-                for one in topic.partitions
-            )
-            delta.set_topic(replace(topic, partitions=tuple(partitions)))

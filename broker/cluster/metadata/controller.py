@@ -228,9 +228,15 @@ class _Creator:
 
 
 def delete_topics(
-    image: MetadataImage, references: Sequence[TopicReference], *, defaults: TopicDefaults
+    image: MetadataImage,
+    references: Sequence[TopicReference],
+    *,
+    defaults: TopicDefaults,
+    notes_purges: bool = True,
 ) -> Decision[DeleteResult]:
     """Returns one result per distinct reference, in order. A topic named twice is not deleted.
+
+    `notes_purges`: whether the records say of which topics the bucket may still have something.
 
     If deletion is off, results are TOPIC_DELETION_DISABLED; clients before v3 of the request do
     not know that code, and the handler answers them with INVALID_REQUEST.
@@ -268,7 +274,8 @@ def delete_topics(
                 )
             )
             continue
-        records += deletion_records(topic.deleted(), topic.properties)
+        properties = topic.properties if notes_purges else {}
+        records += deletion_records(topic.deleted(), properties)
         results.append(DeleteResult(name=topic.name, topic_id=topic.topic_id))
     return Decision(records=tuple(records), results=tuple(results))
 

@@ -39,6 +39,7 @@ from strandline.broker.protocol.formats.metadata_records import (
     UNASSIGNED_DIRECTORY,
     AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ClientQuotaRecord,
     ConfigRecord,
     FeatureLevelRecord,
@@ -136,6 +137,19 @@ class PartitionImage:
         """Returns the state with a higher leader epoch, that was found elsewhere."""
         partition_epoch = max(epoch, self.partition_epoch + 1)
         return replace(self, leader_epoch=epoch, partition_epoch=partition_epoch)
+
+    def taken_over_by(self, node_id: NodeId) -> PartitionImage:
+        """Returns the state with that node as the only replica, which leads."""
+        nodes = (node_id,)
+        return PartitionImage(
+            partition=self.partition,
+            leader=node_id,
+            leader_epoch=self.leader_epoch + 1,
+            partition_epoch=self.partition_epoch + 1,
+            replicas=nodes,
+            isr=nodes,
+            directories=(UNASSIGNED_DIRECTORY,),
+        )
 
     def record(self, topic_id: TopicId) -> PartitionRecord:
         """Returns the record that makes this state."""
@@ -365,6 +379,8 @@ class MetadataDelta:
                     raise self._misfit(record, "there is no such ACL")
                 self.acls.set(record.id, None)
                 self.acl_ids.set(acl, None)
+            case ClearElrRecord():
+                self._clear_elr(record.topic_name)
             case FeatureLevelRecord():
                 self.feature_levels.set(record.name, record.feature_level or None)
             case NoOpRecord():
@@ -416,6 +432,18 @@ class MetadataDelta:
             partitions[number] = partitions[number].changed_by(record)
         if not partitions[number].replicas:
             raise self._misfit(record, "a partition has no replica")
+
+    def _clear_elr(self, name: str) -> None:
+        """Empties the eligible leader replicas of a topic, of all topics if the name is empty."""
+        self._close_topic()
+        topics = self._by_name.after
+        for topic in [topics[name]] if name in topics else tuple(topics.values()):
+            if (not name or topic.name == name) and any(map(_has_elr, topic.partitions)):
+                partitions = (
+                    replace(one, eligible_leader_replicas=(), last_known_elr=())
+                    for one in topic.partitions
+                )
+                self.set_topic(replace(topic, partitions=tuple(partitions)))
 
     def _set_config(self, record: ConfigRecord) -> None:
         """Sets a property of a topic, a broker or a group, or the note of a purge."""
@@ -502,6 +530,10 @@ class MetadataDelta:
 
     def _misfit(self, record: MetadataRecord, why: str) -> CorruptFile:
         return CorruptFile(f"metadata log entry {self.version}: {why}: {record}")
+
+
+def _has_elr(partition: PartitionImage) -> bool:
+    return bool(partition.eligible_leader_replicas or partition.last_known_elr)
 
 
 class _OpenTopic:

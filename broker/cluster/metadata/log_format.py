@@ -62,7 +62,9 @@ BOUNDARY_FORMAT = "strandline-metadata-boundary"
 BOUNDARY_VERSION = 1
 # The versions before have records of their own; version 4 of a snapshot has levels of features.
 VERSION = 2
-VERSIONS = range(1, 3)
+# With the offset after the entry: in the mirror of a cluster, whose entries are not its records.
+MIRROR_VERSION = 3
+VERSIONS = range(1, 4)
 SNAPSHOT_VERSION = 5
 SNAPSHOT_VERSIONS = range(3, 6)
 
@@ -77,12 +79,14 @@ NO_ENTRY_CHECKSUM = "00000000"
 class Entry:
     """One decoded entry. One of before has `old` records, and its records were not counted.
 
-    Without an epoch it is of that of the entry before.
+    Without an epoch it is of that of the entry before. Without `next_offset` its records are those
+    of the log that it counts.
     """
 
     cluster_id: str
     previous: str
     offset: Offset = 0
+    next_offset: Offset | None = None
     epoch: Epoch | None = None
     records: tuple[MetadataRecord, ...] = ()
     old: tuple[Fields, ...] = ()
@@ -111,6 +115,10 @@ class Entry:
             )
         delta.next_offset, delta.epoch = self.offset, epoch
         delta.replay(self.records)
+        if self.next_offset is not None:
+            if self.next_offset < self.offset:
+                raise CorruptFile(f"metadata log entry {delta.version} ends before it begins")
+            delta.next_offset = self.next_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,15 +143,18 @@ def encode_entry(
     cluster_id: str,
     previous: str,
     writer: str,
+    next_offset: Offset | None = None,
 ) -> bytes:
-    """Encodes the entry after `before` as an object."""
+    """Encodes the entry after `before` as an object; `next_offset` as in `Entry`."""
+    end = {} if next_offset is None else {"next_offset": next_offset}
     return encode_document(
         ENTRY_FORMAT,
-        VERSION,
+        VERSION if next_offset is None else MIRROR_VERSION,
         {
             "cluster_id": cluster_id,
             "index": before.version + 1,
             "offset": before.next_offset,
+            **end,
             **_epoch_field(epoch),
             "previous": previous,
             "writer": writer,
@@ -167,6 +178,7 @@ def decode_entry(content: bytes, *, key: str, index: int) -> Entry:
         cluster_id=cluster_id,
         previous=previous,
         offset=fields.count("offset"),
+        next_offset=fields.optional_integer("next_offset"),
         epoch=fields.optional_integer("epoch"),
         records=_decode(found, key),
     )

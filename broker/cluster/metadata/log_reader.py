@@ -39,7 +39,6 @@ from strandline.storage.errors import (
     ObjectCorrupt,
     ObjectNotFound,
     PreconditionFailed,
-    UnsupportedFormat,
 )
 from strandline.storage.remote.keys import (
     CLUSTER_KEY,
@@ -170,11 +169,9 @@ def salvage_history(store: ObjectStore, *, cluster_id: str) -> SalvagedMetadata:
 
 
 def _noted_version(store: ObjectStore) -> int:
-    """Returns the mirror's newest entry as noted in the list of changes; 0 if it is unknown."""
-    with contextlib.suppress(CorruptFile, ObjectCorrupt, ObjectNotFound, UnsupportedFormat):
-        noted = change_list.load(store).changes.metadata_version
-        return noted if noted <= ENTRIES_MAX else 0
-    return 0
+    """Returns the mirror's newest entry as noted in the lists of changes; 0 if it is unknown."""
+    noted = (found.metadata_version for found in change_list.load_all(store).values())
+    return max((one for one in noted if one <= ENTRIES_MAX), default=0)
 
 
 def _shortness(store: ObjectStore, version: int, noted: int) -> str:

@@ -84,7 +84,7 @@ from strandline.storage.errors import (
     StorageError,
     TierError,
 )
-from strandline.storage.model import Epoch
+from strandline.storage.model import Epoch, Offset
 from strandline.storage.remote.keys import metadata_log_key, metadata_snapshot_key, new_unique
 from strandline.storage.remote.object_store.interface import IfAbsent, ObjectStore
 
@@ -242,11 +242,16 @@ class MetadataLog:
         self.append([NoOpRecord(), NoOpRecord()], epoch=self.image.epoch + 1)
 
     def append(
-        self, records: Sequence[MetadataRecord], *, epoch: Epoch | None = None
+        self,
+        records: Sequence[MetadataRecord],
+        *,
+        epoch: Epoch | None = None,
+        next_offset: Offset | None = None,
     ) -> tuple[MetadataDelta, MetadataImage]:
         """Writes the records durably as one entry; returns what it changed, and the image after it.
 
-        Without an `epoch` that of the entry before goes on.
+        Without an `epoch` that of the entry before goes on. `next_offset` is where the log of a
+        cluster stands, whose records these are not (`broker/cluster/archive/`).
 
         Raises MetadataRaced if the image they were decided on is no longer the newest. After any
         other StorageError the outcome is unknown; the next append finds out, because it then loses
@@ -260,6 +265,8 @@ class MetadataLog:
         delta.cluster_id = self._cluster_id
         delta.epoch = before.epoch if epoch is None else epoch
         delta.replay(records)
+        if next_offset is not None:
+            delta.next_offset = next_offset
         image = delta.image()
         content = encode_entry(
             records,
@@ -268,6 +275,7 @@ class MetadataLog:
             cluster_id=self._cluster_id,
             previous=self._loaded.head_checksum,
             writer=new_unique(),
+            next_offset=next_offset,
         )
         try:
             self._store.put(metadata_log_key(image.version), content, condition=IfAbsent())  # 1
@@ -283,7 +291,7 @@ class MetadataLog:
             entry_bytes=self._loaded.entry_bytes + len(content),
         )
         if self._is_snapshot_due():
-            self._make_snapshot()
+            self.make_snapshot()
         return delta, image
 
     def _is_snapshot_due(self) -> bool:
@@ -348,7 +356,8 @@ class MetadataLog:
 
     # --- snapshots ------------------------------------------------------------------------
 
-    def _make_snapshot(self) -> None:
+    def make_snapshot(self) -> None:
+        """Writes a snapshot of the newest image, and deletes what two snapshots cover."""
         version = self.image.version
         content = encode_snapshot(
             self.image,

@@ -9,6 +9,9 @@ so after the loss of a machine they may disagree. The archive is then authoritat
     a manifest with a higher epoch        the next epoch must be above it, or it is fenced
     producers above the allocated ids     no id may be allocated twice
 
+The archive of a cluster is restored to one broker, which then has all partitions: the others are
+gone, and so is what only their controllers know of.
+
 Pure: images and facts in, records out. Of two live topics with one name, the one in the mirror
 wins; the other is reported to the operator.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from strandline.broker.cluster.metadata.features import FEATURES
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import (
     NO_BROKER,
@@ -26,7 +30,12 @@ from strandline.broker.cluster.metadata.records import (
     partition_records,
     topic_records,
 )
-from strandline.broker.protocol.formats.metadata_records import MetadataRecord, ProducerIdsRecord
+from strandline.broker.protocol.formats.metadata_records import (
+    FeatureLevelRecord,
+    MetadataRecord,
+    ProducerIdsRecord,
+    UnregisterBrokerRecord,
+)
 from strandline.storage.model import Epoch, TopicIdPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
 
@@ -90,6 +99,28 @@ def correct_numbers(
             records.append(partition.with_leader_epoch(epoch).record(topic.topic_id))
     next_producer_id = max(image.next_producer_id, producer_id_max + 1) + PRODUCER_IDS_SKIPPED
     records.append(ProducerIdsRecord(broker_id=NO_BROKER, next_producer_id=next_producer_id))
+    return tuple(records)
+
+
+def take_over_records(image: MetadataImage, node_id: NodeId) -> tuple[MetadataRecord, ...]:
+    """One broker has all partitions of a cluster, and controls itself from now on."""
+    records: list[MetadataRecord] = []
+    for name, level in image.feature_levels.items():
+        known = FEATURES.get(name)
+        highest = 0 if known is None else min(level, known.highest)
+        if highest != level:
+            records.append(FeatureLevelRecord(name=name, feature_level=highest))
+    records += [
+        UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
+        for broker in image.brokers.values()
+        if broker.broker_id != node_id
+    ]
+    for topic in image.topics.values():
+        records += [
+            partition.taken_over_by(node_id).record(topic.topic_id)
+            for partition in topic.partitions
+            if partition.replicas != (node_id,) or partition.leader != node_id
+        ]
     return tuple(records)
 
 

@@ -107,6 +107,10 @@ class SectionDelta(Generic[KeyT, ValueT]):
     def __bool__(self) -> bool:
         return bool(self._changed)
 
+    def __iter__(self) -> Iterator[KeyT]:
+        """The keys whose value changed, those that are gone too."""
+        return iter(tuple(self._changed))
+
     def __contains__(self, key: KeyT) -> bool:
         """Whether the value of that key changed."""
         return key in self._changed

@@ -295,6 +295,8 @@ class ReplicaManager:
                     are_new=keys is new,
                     wait_s=None if self._is_starting else CREATION_WAIT_S,
                 )
+                if keys is not new:
+                    await self._tiers.fill(created, must_be_read=not self._is_starting)
                 for key, local in created.items():
                     if self._is_starting:
                         self.topics_with_loss.add(topic.name)

@@ -3,6 +3,8 @@
     LocalTier    logs live on disk alone
     BothTiers    topics with remote.storage.enable are attached to the tiering manager, which leads
                  the archives of the partitions that this broker leads
+    SharedTiers  the same for one of several brokers: one of them, the caretaker, empties the bucket
+                 of topics, wherever their partitions were
 
 A deleted topic that may have an archive stays in the image as a pending purge until the remote tier
 reports that all of it is purged.
@@ -10,13 +12,16 @@ reports that all of it is purged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from strandline.broker.cluster.metadata.image import MetadataDelta, PartitionImage, TopicImage
-from strandline.broker.cluster.metadata.records import REMOTE_ENABLED, is_true
+from strandline.broker.cluster.metadata.records import REMOTE_ENABLED, DeletedTopic, is_true
+from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.cluster.replicas.partition import Partition
+from strandline.storage.errors import StorageError
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
@@ -24,6 +29,8 @@ from strandline.storage.tiering.log.unified_log import UnifiedLog
 
 if TYPE_CHECKING:
     from strandline.storage.tiering.manager.manager import TieringManager
+
+log = logging.getLogger(__name__)
 
 
 class LocalTier:
@@ -53,6 +60,12 @@ class LocalTier:
         """Builds the partition's log over its tiers. `is_new`: the partition had none."""
         start = None if is_new else self._log_starts.get(local.topic_partition)
         return UnifiedLog(local, log_start_offset=start, executor=self._lookups)
+
+    async def fill(self, created: Mapping[TopicPartition, LocalLog], *, must_be_read: bool) -> None:
+        """Called with new logs of partitions that had one before, which is lost, or elsewhere.
+
+        Raises StorageError if `must_be_read`, and what the bucket has of them cannot be read.
+        """
 
     def begin_leading(self, unified_log: UnifiedLog, led: PartitionImage) -> None:
         """Called when this broker leads the partition under a new epoch."""
@@ -146,6 +159,11 @@ class BothTiers(LocalTier):
         self._manager.disable_topic(describe(topic))
 
     def follow(self, delta: MetadataDelta) -> None:
+        self._note_topics(delta)
+        for deleted in delta.pending_purges.changed():
+            self._manager.delete_topic(describe_deleted(deleted))
+
+    def _note_topics(self, delta: MetadataDelta) -> None:
         untiered = self._manager.untiered
         for topic in delta.topics.changed():
             if is_tiered(topic):
@@ -154,14 +172,49 @@ class BothTiers(LocalTier):
             else:
                 untiered.add(topic.topic_id)
         untiered.difference_update(topic.topic_id for topic in delta.topics.gone())
-        for deleted in delta.pending_purges.changed():
-            self._manager.delete_topic(
-                TopicInfo(
-                    topic=deleted.name,
-                    topic_id=deleted.topic_id,
-                    partition_count=deleted.partition_count,
+
+
+class SharedTiers(BothTiers):
+    """Both tiers of one of several brokers. The notes of purges come from the mirror."""
+
+    def __init__(
+        self,
+        manager: TieringManager,
+        log_starts: Mapping[TopicPartition, Offset],
+        *,
+        lookups: Executor,
+        fill_log: Callable[[LocalLog], Awaitable[None]],
+    ) -> None:
+        """`fill_log` writes the state of a coordinator that the bucket has into an empty log; it
+        raises StorageError.
+        """
+        super().__init__(manager, log_starts, lookups=lookups)
+        self._fill_log = fill_log
+
+    async def fill(self, created: Mapping[TopicPartition, LocalLog], *, must_be_read: bool) -> None:
+        for key, local in created.items():
+            if key.topic not in INTERNAL_TOPICS:
+                continue
+            try:
+                await self._fill_log(local)
+            except StorageError as error:
+                if must_be_read:
+                    raise
+                log.error(
+                    "a lost log is not filled from the bucket",
+                    extra={"fields": {"partition": str(key), "reason": str(error)}},
                 )
-            )
+
+    def changed(self, topic: TopicImage) -> None:
+        """The bucket is purged by the caretaker, which may have no partition of the topic."""
+        self._manager.leave_topic(describe(topic))
+
+    def follow(self, delta: MetadataDelta) -> None:
+        self._note_topics(delta)
+        for topic in delta.topics.changed():
+            before = delta.topics.before.get(topic.topic_id)
+            if before is not None and is_tiered(before) and not is_tiered(topic):
+                self._manager.disable_topic(describe(topic))
 
 
 def is_tiered(topic: TopicImage) -> bool:
@@ -180,4 +233,11 @@ def describe(topic: TopicImage) -> TopicInfo:
         topic_id=topic.topic_id,
         partition_count=topic.partition_count,
         properties=dict(topic.properties),
+    )
+
+
+def describe_deleted(deleted: DeletedTopic) -> TopicInfo:
+    """Returns what a purge needs of a topic that is gone."""
+    return TopicInfo(
+        topic=deleted.name, topic_id=deleted.topic_id, partition_count=deleted.partition_count
     )

@@ -26,7 +26,7 @@ from strandline.broker.controller.partitions.messages import (
     PartitionNumber,
 )
 from strandline.broker.controller.partitions.reassigned import without
-from strandline.broker.controller.partitions.turns import PLACES_PER_TURN, Finish, in_turns
+from strandline.broker.controller.partitions.turns import Finish, in_turns
 from strandline.broker.protocol.formats.metadata_records import (
     MetadataRecord,
     PartitionChangeRecord,
@@ -104,32 +104,21 @@ def elect_leaders(partitions: Partitions, asked: ElectLeaders) -> Decision[Elect
             for topic in partitions.image.topics.values()
             for number in range(topic.partition_count)
         )
-    return _elect_more(partitions, asked, list(dict.fromkeys(wanted)), {})
+    outcomes: dict[PartitionNumber, Outcome] = {}
 
-
-def _elect_more(
-    partitions: Partitions,
-    asked: ElectLeaders,
-    wanted: Sequence[PartitionNumber],
-    outcomes: dict[PartitionNumber, Outcome],
-) -> Decision[ElectedLeaders]:
-    records: list[MetadataRecord] = []
-    for one in wanted[:PLACES_PER_TURN]:
+    def elect(partitions: Partitions, one: PartitionNumber) -> PartitionChangeRecord | None:
         try:
-            records.append(_elected(partitions, one, asked.election))
-            outcomes[one] = Outcome()
+            record = _elected(partitions, one, asked.election)
         except Refusal as refusal:
             code = refusal.error_code
             if asked.partitions is not None or code is not ErrorCode.ELECTION_NOT_NEEDED:
                 outcomes[one] = Outcome(error_code=code, error_message=refusal.message)
-    later = wanted[PLACES_PER_TURN:]
-    if later:
-        return Decision(
-            records=tuple(records),
-            results=(),
-            then=lambda image: _elect_more(partitions.at(image), asked, later, outcomes),
-        )
-    return Decision(records=tuple(records), results=(ElectedLeaders(outcomes),))
+            return None
+        outcomes[one] = Outcome()
+        return record
+
+    done = Decision(records=(), results=(ElectedLeaders(outcomes),))
+    return in_turns(partitions, list(dict.fromkeys(wanted)), elect, lambda _: done)
 
 
 def _elected(

@@ -24,11 +24,8 @@ from strandline.broker.controller.partitions.messages import (
     InSyncResult,
     WantedInSync,
 )
-from strandline.broker.controller.partitions.turns import PLACES_PER_TURN
-from strandline.broker.protocol.formats.metadata_records import (
-    MetadataRecord,
-    PartitionChangeRecord,
-)
+from strandline.broker.controller.partitions.turns import in_turns
+from strandline.broker.protocol.formats.metadata_records import PartitionChangeRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
 
 # A leader that does not know the epoch of a broker.
@@ -42,43 +39,29 @@ def alter(partitions: Partitions, asked: AlterInSync) -> Decision[AlteredInSync]
     except Refusal as refusal:
         refused = AlteredInSync(error_code=refusal.error_code, error_message=refusal.message)
         return Decision(records=(), results=(refused,))
-    return _alter_more(partitions, asked, asked.wanted, {})
+    results: dict[Place, InSyncResult] = {}
 
-
-def _alter_more(
-    partitions: Partitions,
-    asked: AlterInSync,
-    wanted: Sequence[WantedInSync],
-    results: dict[Place, InSyncResult],
-) -> Decision[AlteredInSync]:
-    records: list[MetadataRecord] = []
-    for one in wanted[:PLACES_PER_TURN]:
-        if one.place in results:
-            # Whoever names a partition twice knows its epoch only the first time.
-            continue
+    def change(partitions: Partitions, one: WantedInSync) -> PartitionChangeRecord | None:
         try:
-            located = _checked(partitions, asked, one)
+            topic, partition = _checked(partitions, asked, one)
         except Refusal as refusal:
             results[one.place] = InSyncResult(error_code=refusal.error_code)
-            continue
-        topic, partition = located
+            return None
         target = Target(
             isr=_isr(one.isr),
             leader_recovery_state=one.leader_recovery_state,
             election=partitions.online_election(topic),
         )
-        record = partitions.change(located, target)
-        if record is not None:
-            records.append(record)
+        record = partitions.change((topic, partition), target)
         results[one.place] = _result(asked, partition, record)
-    later = wanted[PLACES_PER_TURN:]
-    if later:
+        return record
 
-        def then(image: MetadataImage) -> Decision[AlteredInSync]:
-            return _alter_more(partitions.at(image), asked, later, results)
-
-        return Decision(records=tuple(records), results=(), then=then)
-    return Decision(records=tuple(records), results=(AlteredInSync(results=results),))
+    # Who names a partition twice knows its epoch only the first time.
+    once: dict[Place, WantedInSync] = {}
+    for one in asked.wanted:
+        once.setdefault(one.place, one)
+    done = Decision(records=(), results=(AlteredInSync(results=results),))
+    return in_turns(partitions, list(once.values()), change, lambda _: done)
 
 
 def _result(

@@ -2,6 +2,10 @@
 
 What is asked for adds the new replicas at once, and takes the old ones away when all new ones are
 in sync, with the change of that set (change.py). As Kafka's ReplicationControlManager.
+
+One thing more than Kafka's: a partition none of whose replicas is on a registered broker gets the
+new ones at once, because nobody is left that they could copy. Whoever unregistered the last of them
+has said so. The first new one leads under the next epoch, with what it finds in the archive.
 """
 
 from __future__ import annotations
@@ -9,7 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from strandline.broker.cluster.metadata.controller_messages import Decision, Outcome, Refusal
-from strandline.broker.cluster.metadata.image import MetadataImage, PartitionImage
+from strandline.broker.cluster.metadata.image import (
+    NO_LEADER,
+    SAME_LEADER,
+    PartitionImage,
+)
 from strandline.broker.cluster.metadata.placement import check_assignments
 from strandline.broker.cluster.metadata.records import Replicas
 from strandline.broker.controller.partitions.change import Election, Target
@@ -22,42 +30,26 @@ from strandline.broker.controller.partitions.messages import (
     ReassignPartitions,
 )
 from strandline.broker.controller.partitions.reassigned import Reassignment, Revert, without
-from strandline.broker.controller.partitions.turns import PLACES_PER_TURN
-from strandline.broker.protocol.formats.metadata_records import (
-    MetadataRecord,
-    PartitionChangeRecord,
-)
+from strandline.broker.controller.partitions.turns import in_turns
+from strandline.broker.protocol.formats.metadata_records import PartitionChangeRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
 
 
 def reassign(partitions: Partitions, asked: ReassignPartitions) -> Decision[Reassigned]:
     """Begins or cancels the reassignment of each partition, or refuses it."""
-    return _reassign_more(partitions, asked, list(asked.replicas), {})
+    outcomes: dict[PartitionNumber, Outcome] = {}
 
-
-def _reassign_more(
-    partitions: Partitions,
-    asked: ReassignPartitions,
-    wanted: Sequence[PartitionNumber],
-    outcomes: dict[PartitionNumber, Outcome],
-) -> Decision[Reassigned]:
-    records: list[MetadataRecord] = []
-    for one in wanted[:PLACES_PER_TURN]:
-        outcomes[one] = Outcome()
+    def change(partitions: Partitions, one: PartitionNumber) -> PartitionChangeRecord | None:
         try:
             record = _reassigned(partitions, one, asked)
         except Refusal as refusal:
             outcomes[one] = Outcome(error_code=refusal.error_code, error_message=refusal.message)
-        else:
-            records += [] if record is None else [record]
-    later = wanted[PLACES_PER_TURN:]
-    if later:
+            return None
+        outcomes[one] = Outcome()
+        return record
 
-        def then(image: MetadataImage) -> Decision[Reassigned]:
-            return _reassign_more(partitions.at(image), asked, later, outcomes)
-
-        return Decision(records=tuple(records), results=(), then=then)
-    return Decision(records=tuple(records), results=(Reassigned(outcomes),))
+    done = Decision(records=(), results=(Reassigned(outcomes),))
+    return in_turns(partitions, list(asked.replicas), change, lambda _: done)
 
 
 def _reassigned(
@@ -99,14 +91,32 @@ def _begun(
     partitions: Partitions, located: Located, replicas: Replicas, asked: ReassignPartitions
 ) -> PartitionChangeRecord | None:
     _, partition = located
-    check_assignments([replicas], partitions.image.brokers)
+    brokers = partitions.image.brokers
+    check_assignments([replicas], brokers)
     if not asked.allows_other_factor:
         _check_factor(partition, replicas)
+    if partition.leader == NO_LEADER and brokers.keys().isdisjoint(partition.replicas):
+        return _taken_over(partitions, located, replicas)
     begun = Reassignment.towards(partition.replicas, replicas)
     # What came for an earlier reassignment stays a replica that came: it goes if this one is
     # cancelled. What was to go for it stays if it is wanted again.
     target = Target(replicas=begun.replicas, adding=begun.adding or None, removing=begun.removing)
     return partitions.change(located, target)
+
+
+def _taken_over(
+    partitions: Partitions, located: Located, replicas: Replicas
+) -> PartitionChangeRecord | None:
+    """The replicas of a partition whose brokers are gone for good. Raises Refusal."""
+    target = Target(isr=replicas[:1], replicas=replicas, adding=(), removing=())
+    record = partitions.change(located, target)
+    if record is None or record.leader in (NO_LEADER, SAME_LEADER):
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Broker {replicas[0]} is to take over a partition of which no replica is left, and"
+            " cannot lead now.",
+        )
+    return record.replaced(eligible_leader_replicas=[], last_known_elr=[])
 
 
 def _check_factor(partition: PartitionImage, replicas: Replicas) -> None:

@@ -40,7 +40,7 @@ def transactions_by_producer(
     for key, live in coordinated.items():
         if key.topic == TRANSACTION_TOPIC:
             for record in live:
-                transaction = _decoded(record)
+                transaction = decoded(record)
                 if transaction is not None:
                     found[transaction.producer_id] = transaction
                     if transaction.previous_producer_id != NO_PRODUCER_ID:
@@ -56,7 +56,7 @@ def restored_transactions(
     `version` is the finalized level of `transaction.version`.
     """
     for record in live:
-        transaction = _decoded(record)
+        transaction = decoded(record)
         if transaction is None:
             yield record
         else:
@@ -64,8 +64,8 @@ def restored_transactions(
             yield replace(record, value=value)
 
 
-def _decoded(record: LiveRecord) -> Transaction | None:
-    """Returns None for a record that is kept as it is: the start reports it."""
+def decoded(record: LiveRecord) -> Transaction | None:
+    """Returns a transaction; None for a record that is kept as it is: the start reports it."""
     try:
         transactional_id = decode_key(record.key)
         if transactional_id is None:

@@ -20,11 +20,16 @@ abandoned request, of this broker or a dead one, may take effect in between: the
 cannot take effect after a write of this process, because no content and so no etag repeats: if
 another writer replaces the object then, this broker is not the only one, and stops. A deleted
 object is written again, with the next write or when a listing finds it missing.
+
+In a cluster the broker that leads the partition writes, and the object has its leader epoch: in its
+last batch, where Kafka has that of a batch. Who finds a higher one in the object does not write: it
+was the leader, and has not heard yet. One that finds a lower one takes over from the leader before.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Executor
@@ -56,7 +61,7 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.cleaner.cleaned_batch import empty_batch
 from strandline.storage.local.log.log import AppendOrigin, LocalLog
-from strandline.storage.model import Buffer, Offset, TopicPartition
+from strandline.storage.model import NO_EPOCH, Buffer, Epoch, Offset, TopicPartition
 from strandline.storage.records.batch.any_batch import iter_records, walk
 from strandline.storage.records.batch.marker import MarkerType, read_marker
 from strandline.storage.records.batch.record import Record, encode_batch
@@ -108,6 +113,8 @@ class LiveRecords:
     """The live records of one partition: the last of each key, without tombstones."""
 
     def __init__(self) -> None:
+        # The highest of the batches: in the bucket, that of the leader that wrote the object.
+        self.leader_epoch = NO_EPOCH
         self._live: dict[bytes, LiveRecord] = {}
         self._open: dict[int, PendingRecords] = {}
 
@@ -130,6 +137,7 @@ class LiveRecords:
         next_offset = offset
         for batch in walk(buffer):
             header = batch.header
+            self.leader_epoch = max(self.leader_epoch, header.leader_epoch)
             if header.next_offset <= offset:
                 continue
             next_offset = header.next_offset
@@ -304,16 +312,28 @@ def write_group_state(
 # --- keeping the bucket up to date -----------------------------------------------------------
 
 
+class LedLog(NamedTuple):
+    """A log that this broker leads, and the epoch under which it does."""
+
+    log: UnifiedLog
+    leader_epoch: Epoch
+
+
 class GroupsFenced(TierError):
     """Another writer replaced an object of this process."""
+
+
+class LedLater(TierError):
+    """The object is that of a leader with a higher epoch: this broker leads no more."""
 
 
 class _Shadow:
     """The state of one partition in the bucket, and its pending changes."""
 
-    def __init__(self, local: LocalLog, next_offset: Offset) -> None:
+    def __init__(self, local: LocalLog, next_offset: Offset, leader_epoch: Epoch) -> None:
         """`local` is the log that is read, from `next_offset` up to its high watermark."""
         self.live = LiveRecords()
+        self.leader_epoch = leader_epoch
         self.next_offset = next_offset
         self.local = local
         # When the log was last read as far as it may be.
@@ -341,16 +361,19 @@ class StateArchive:
     def __init__(
         self,
         store: ObjectStore,
-        logs: Callable[[], Iterable[UnifiedLog]],
+        logs: Callable[[], Iterable[LedLog]],
         *,
         executor: Executor,
         clock: Clock,
         interval_ms: int = 60_000,
         topic: str = OFFSETS_TOPIC,
         prefix: str = GROUPS_PREFIX,
+        last_logs: Callable[[], Iterable[LedLog]] | None = None,
     ) -> None:
-        """`logs` returns the logs of `topic` that this broker leads now; `interval_ms` is the time
-        between two runs."""
+        """`logs` returns the logs of `topic` that this broker leads now, `last_logs` those that it
+        may still write for at its stop; `interval_ms` is the time between two runs.
+        """
+        self._last_logs = last_logs or logs
         self._interval_ms = interval_ms
         self._prefix = prefix
         self._store = store
@@ -371,15 +394,15 @@ class StateArchive:
 
     async def run_once(self) -> int:
         """Writes the changed partitions; returns how many. Failures are retried by the next run."""
-        logs = {one.topic_partition.partition: one for one in tuple(self._logs())}
+        logs = {one.log.topic_partition.partition: one for one in tuple(self._logs())}
         self._states = {number: self._state_of(number) for number in logs}
         written = 0
-        for number, unified_log in logs.items():
+        for number, led in logs.items():
             state = self._states[number]
             if self._is_fenced or not state.may_try:
                 continue
             try:
-                written += await self._follow(unified_log)
+                written += await self._follow(led)
             except GroupsFenced as error:
                 self._is_fenced = True
                 state.failed(error)
@@ -396,7 +419,7 @@ class StateArchive:
 
     def exposures(self) -> Iterator[Exposure | None]:
         """The records of each partition that are not in the bucket; None where it is not known."""
-        for unified_log in self._logs():
+        for unified_log, _ in self._logs():
             local = unified_log.local
             shadow = self._shadows.get(
                 (unified_log.topic_id, unified_log.topic_partition.partition)
@@ -462,10 +485,10 @@ class StateArchive:
         Raises StorageError, RecordsRejected.
         """
         await self._wait_until_idle()
-        for unified_log in tuple(self._logs()):
-            shadow = await self._read_on(unified_log)
+        for led in tuple(self._last_logs()):
+            shadow = await self._read_on(led)
             if shadow is not None:
-                self._rest[unified_log.topic_partition.partition] = shadow
+                self._rest[led.log.topic_partition.partition] = shadow
 
     async def write_rest(self) -> int:
         """Writes the data of `read_rest` concurrently; returns how many partitions.
@@ -508,22 +531,25 @@ class StateArchive:
         self._under_way = under_way
         await result_of(under_way)
 
-    async def _follow(self, unified_log: UnifiedLog) -> bool:
-        shadow = await self._read_on(unified_log)
+    async def _follow(self, led: LedLog) -> bool:
+        shadow = await self._read_on(led)
         if shadow is None:
             return False
-        number = unified_log.topic_partition.partition
+        number = led.log.topic_partition.partition
         await self._in_thread(partial(_write, self._store, state_key(self._prefix, number), shadow))
         return True
 
-    async def _read_on(self, unified_log: UnifiedLog) -> _Shadow | None:
+    async def _read_on(self, led: LedLog) -> _Shadow | None:
         """Reads the records appended since the last run; None if the bucket has all of them."""
+        unified_log, leader_epoch = led
         number = unified_log.topic_partition.partition
         key = unified_log.topic_id, number
         shadow = self._shadows.get(key)
-        if shadow is None or shadow.local is not unified_log.local:
-            # After its folder was offline, a log may have other records at the same offsets.
-            shadow = _Shadow(unified_log.local, unified_log.log_start_offset)
+        is_known = shadow is not None and shadow.local is unified_log.local
+        if shadow is None or not is_known or shadow.leader_epoch != leader_epoch:
+            # After its folder was offline, or another broker led, a log may have other records at
+            # the same offsets.
+            shadow = _Shadow(unified_log.local, unified_log.log_start_offset, leader_epoch)
             self._shadows[key] = shadow
         active = shadow.local.active_segment
         end_offset = unified_log.high_watermark
@@ -565,13 +591,18 @@ def _take_chunk(unified_log: UnifiedLog, shadow: _Shadow, end_offset: Offset) ->
 def _write(store: ObjectStore, key: str, shadow: _Shadow) -> None:
     """Blocks. Raises StorageError."""
     if not shadow.is_known:
-        try:
-            shadow.etag = store.head(key).etag
-        except ObjectNotFound:
-            shadow.etag = None
+        shadow.etag = None
+        with contextlib.suppress(ObjectNotFound):
+            found = store.get_object(key)
+            written_epoch = _leader_epoch(found.body)
+            if written_epoch > shadow.leader_epoch:
+                raise LedLater(
+                    key, "put", f"leader epoch {written_epoch} wrote it, not {shadow.leader_epoch}"
+                )
+            shadow.etag = found.info.etag
         shadow.is_known = True
     condition: PutCondition = IfAbsent() if shadow.etag is None else IfMatches(shadow.etag)
-    content = encode_live(shadow.live, shadow.live.pending) + _unique_suffix()
+    content = encode_live(shadow.live, shadow.live.pending) + _last_batch(shadow.leader_epoch)
     try:
         shadow.etag = store.put(key, content, condition=condition).etag
     except StorageError as error:
@@ -604,7 +635,24 @@ def _is_there(store: ObjectStore, key: str) -> bool:
     return True
 
 
-def _unique_suffix() -> bytes:
-    """Returns an empty batch with a random producer, so that no two objects are equal."""
+def _last_batch(leader_epoch: Epoch) -> bytes:
+    """Returns an empty batch with a random producer, so that no two objects are equal; and with
+    the leader epoch under which the object is written.
+    """
     record = Record(offset=0, timestamp_ms=0, key=None, value=None)
-    return empty_batch(encode_batch([record], producer_id=entropy.number(0, 2**63 - 1)))
+    return empty_batch(
+        encode_batch(
+            [record],
+            producer_id=entropy.number(0, 2**63 - 1),
+            leader_epoch=leader_epoch,
+        )
+    )
+
+
+def _leader_epoch(content: Buffer) -> Epoch:
+    """Returns the epoch in the last batch; that of a damaged object does not count."""
+    epoch = NO_EPOCH
+    with contextlib.suppress(CorruptRecords):
+        for batch in walk(content):
+            epoch = batch.header.leader_epoch
+    return epoch

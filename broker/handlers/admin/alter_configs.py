@@ -6,7 +6,8 @@ AlterConfigs             0-2  replaces all of them: unnamed ones get their defau
 The controller decides (`config/config_changes.py`). The answer is sent when the change is durable
 and in force: running logs, brokers and groups use it.
 
-A BROKER resource is this broker, or with an empty name all brokers. A BROKER_LOGGER resource is the
+A BROKER resource is this broker, or with an empty name all brokers; a controller takes those of
+every registered broker, which hands them on to it. A BROKER_LOGGER resource is the
 loggers of this broker, for IncrementalAlterConfigs alone (`logger_configs.py`). Members of a GROUP
 get its change with their next heartbeat.
 """
@@ -55,9 +56,11 @@ ResultT = TypeVar("ResultT", AlterConfigsResourceResponse, IncrementalAlterConfi
 class AlterConfigsHandlers:
     """Handlers of the two APIs that change configurations."""
 
-    def __init__(self, services: NodeServices) -> None:
+    def __init__(self, services: NodeServices, *, of_every_broker: bool = False) -> None:
+        """At a controller properties `of_every_broker` can be altered, elsewhere its own ones."""
         self._controller = services.controller
         self._services = services
+        self._of_every_broker = of_every_broker
 
     async def incremental_alter_configs(
         self, request: IncrementalAlterConfigsRequest, _context: RequestContext
@@ -120,7 +123,7 @@ class AlterConfigsHandlers:
         kind, name = resource.resource_type, resource.resource_name
         match kind:
             case ConfigResourceType.BROKER:
-                self._check_broker(name)
+                self._check_broker(name, may_be_another=self._of_every_broker)
             case ConfigResourceType.TOPIC | ConfigResourceType.GROUP:
                 if not name:
                     what = ConfigResourceType(kind).name.lower()
@@ -138,8 +141,11 @@ class AlterConfigsHandlers:
                 )
         return True
 
-    def _check_broker(self, name: str) -> None:
-        """Raises Refusal for any other broker than this one; the empty name means all."""
+    def _check_broker(self, name: str, *, may_be_another: bool = False) -> None:
+        """Raises Refusal unless it is this broker, or one that is registered if others may be.
+
+        The empty name means all.
+        """
         if not name:
             return
         if not name.isascii() or not name.isdigit():
@@ -147,7 +153,12 @@ class AlterConfigsHandlers:
                 ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}"
             )
         node_id = self._services.config.node_id
-        if name.lstrip("0") != str(node_id).lstrip("0"):
+        if may_be_another and int(name) != node_id:
+            if int(name) not in self._services.metadata.image.brokers:
+                raise Refusal(
+                    ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {name} found."
+                )
+        elif name.lstrip("0") != str(node_id).lstrip("0"):
             raise Refusal(
                 ErrorCode.INVALID_REQUEST,
                 f"Unexpected broker id, expected {node_id}, but received {name}",

@@ -97,7 +97,7 @@ def _admin_handlers(
 ) -> Mapping[ApiKey, Handler]:
     """The requests of clients that are decided here, directly or in an envelope."""
     topics = TopicHandlers(services)
-    configs = AlterConfigsHandlers(services)
+    configs = AlterConfigsHandlers(services, of_every_broker=True)
     acls = AclHandlers(services)
     return {
         ApiKey.CREATE_TOPICS: topics.create_topics,

@@ -30,6 +30,7 @@ from strandline.broker.protocol.messages.create_partitions import (
 )
 from strandline.broker.protocol.messages.create_topics import (
     CreatableTopicResult,
+    CreateTopicsRequest,
     CreateTopicsResponse,
 )
 from strandline.broker.protocol.messages.delete_topics import (
@@ -57,6 +58,7 @@ def forwarding_handlers(
 ) -> dict[ApiKey, Handler]:
     """Returns the handlers that forward; `local` has those of this broker."""
     handlers = {key: _forwarded(forwarder, refuse) for key, refuse in REFUSALS.items()}
+    handlers[ApiKey.CREATE_TOPICS] = _known_here(forwarder, handlers[ApiKey.CREATE_TOPICS])
     for key, rows in _WITH_LOGGERS.items():
         handlers[key] = _split(handlers[key], local[key], rows)
     return handlers
@@ -77,6 +79,18 @@ def _forwarded(forwarder: Forwarder, refuse: Refuse) -> Handler:
             return refuse(request, error.code)
 
     return forward
+
+
+def _known_here(forwarder: Forwarder, forward: Handler) -> Handler:
+    """Returns what answers when the new topics are known here: the client asks for them next."""
+
+    async def create(request: CreateTopicsRequest, context: RequestContext) -> Response:
+        answer: CreateTopicsResponse = await forward(request, context)
+        if not request.validate_only:
+            await forwarder.arrived(one.name for one in answer.topics if not one.error_code)
+        return answer
+
+    return create
 
 
 def _split(forward: Handler, local: Handler, rows: str) -> Handler:

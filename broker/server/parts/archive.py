@@ -17,6 +17,7 @@ from strandline.broker.server.parts.storage import StorageParts
 from strandline.broker.server.workers import Workers
 from strandline.broker.telemetry.sources import ArchiveSources
 from strandline.storage.model import TopicId
+from strandline.storage.remote.keys import CHANGES_KEY, changes_key
 from strandline.storage.remote.object_store.interface import Lack, ObjectStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
 from strandline.storage.tiering.copy.inspector import SegmentInspector
@@ -46,13 +47,16 @@ class RemoteTier:
         store: ObjectStore,
         tiering: TieringConfig,
         lead: Lead = Lead.UNKNOWN,
+        node_id: int | None = None,
+        is_caretaker: Callable[[], bool] = lambda: True,
         on_topic_purged: Callable[[TopicId], None] = lambda _: None,
         on_restarted: Callable[[], None] = lambda: None,
     ) -> RemoteTier:
         """Makes both; they are closed with `opened`.
 
         `on_topic_purged` is called with the id of each purged topic, `on_restarted` when a log was
-        restarted behind its archive, before it takes appends.
+        restarted behind its archive, before it takes appends. `node_id` is that of one of several
+        brokers, of which one `is_caretaker`.
         """
         workers, running = environment.workers, metadata.running
         reader = ColdReader(
@@ -76,6 +80,8 @@ class RemoteTier:
             on_topic_purged=lambda info: on_topic_purged(info.topic_id),
             on_restarted=on_restarted,
             lead=lead,
+            is_caretaker=is_caretaker,
+            changes_key=CHANGES_KEY if node_id is None else changes_key(node_id),
             alterations=metadata.alterations,
         )
         opened.callback(manager.close)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -107,6 +107,8 @@ class MembershipParts(Part):
     channel: Callable[[], ControllerChannel]
     # Returns when something is so in the view.
     until: Callable[[Callable[[], bool]], Awaitable[None]]
+    # When this broker last knew all that was decided, in monotonic seconds.
+    caught_up_s: Callable[[], float]
     node_id: int
     hands_over: bool
 
@@ -118,8 +120,10 @@ class MembershipParts(Part):
         storage: StorageParts,
         opened: ExitStack,
         connect: Connect,
+        *,
+        features: Mapping[str, range] = CLAIMED,
     ) -> MembershipParts:
-        """Registers; returns when the metadata of this broker have its registration.
+        """Registers with these features; returns when the metadata here have its registration.
 
         Raises NoControllers, RegistrationRefused, OtherCluster, UnsupportedFeature, StorageError.
         """
@@ -147,7 +151,7 @@ class MembershipParts(Part):
         )
         manager = LifecycleManager(
             BrokerLifecycle(
-                registration=_registration(config, storage.log_dirs),
+                registration=_registration(config, storage.log_dirs, features),
                 heartbeat_ms=settings.heartbeat_ms,
             ),
             channel(),
@@ -172,21 +176,23 @@ class MembershipParts(Part):
             ) from None
         log.info("broker registered", extra={"fields": {"broker_epoch": epoch}})
         await following.meanwhile(living.meanwhile(feed.reached(epoch)))  # 4
+        controller = RemoteController(
+            channel(),
+            view,
+            node_id=config.node_id,
+            broker_epoch=lambda: manager.epoch,
+            request_ms_max=config.peers.request_ms_max,
+            until=feed.until,
+        )
         return cls(
             view=view,
-            controller=RemoteController(
-                channel(),
-                view,
-                node_id=config.node_id,
-                broker_epoch=lambda: manager.epoch,
-                request_ms_max=config.peers.request_ms_max,
-                until=feed.until,
-            ),
-            forwarder=Forwarder(channel(), clock),
+            controller=controller,
+            forwarder=Forwarder(channel(), clock, arrived=controller.arrived),
             manager=manager,
             followed=lambda: feed.applied_offset,
             channel=channel,
             until=feed.until,
+            caught_up_s=lambda: feed.caught_up_s,
             node_id=config.node_id,
             hands_over=settings.hands_over,
             loops={"metadata feed": following.run, "heartbeats": living.run},
@@ -222,7 +228,9 @@ def lacks_folders(image: MetadataImage, node_id: int) -> bool:
     )
 
 
-def _registration(config: BrokerConfig, log_dirs: LogDirs) -> Registration:
+def _registration(
+    config: BrokerConfig, log_dirs: LogDirs, features: Mapping[str, range]
+) -> Registration:
     own = new_registration(config, log_dirs)
     return Registration(
         node_id=own.broker_id,
@@ -237,7 +245,7 @@ def _registration(config: BrokerConfig, log_dirs: LogDirs) -> Registration:
             )
             for one in own.end_points
         ],
-        features=features_of(CLAIMED.items()),
+        features=features_of(features.items()),
         rack=own.rack,
         log_dirs=own.log_dirs,
         previous_epoch=log_dirs.clean_broker_epoch,

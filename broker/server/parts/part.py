@@ -5,7 +5,8 @@
     local.py       folders, metadata, coordinators, logs,                 front
     tiered.py      the same, and the archive of this broker's topics
     read_only.py   the same, and the archive of another broker, followed
-    seat.py        as local.py; the metadata are those of controllers elsewhere
+    seat.py        as local.py; the metadata are those of controllers elsewhere, the archive is
+                   that of all brokers
 
 Each part is made of those before it, and lets its members follow the metadata. `broker.py` runs
 the loops of all, and ends and closes the parts in reverse.

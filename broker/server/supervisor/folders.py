@@ -119,8 +119,6 @@ def become_several(config: BrokerConfig) -> None:
         _leave_out(config, folders)
         return
     folders.check_owner(folders.first)
-    if (folders.first / METADATA_FOLDER).exists():
-        check_not_archived(folders.metadata_log(folders.first).load())
     folders.set_mark(TO_SEVERAL)  # 1
     crash_point(SEVERAL_AFTER_MARK)
     if (folders.first / METADATA_FOLDER).exists():
@@ -168,6 +166,7 @@ def become_one(config: BrokerConfig) -> None:
             metadata = folders.metadata_log(folders.controller)
             image = metadata.load()
             check_alone(image, folders.node_id)
+            check_not_archived(image)
             folders.set_mark(TO_ONE)  # 1
             crash_point(ONE_AFTER_MARK)
             if records := led_by_one(image, folders.node_id):

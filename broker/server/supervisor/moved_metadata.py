@@ -6,13 +6,16 @@ Pure: an image in, records out. They say what is so then: which process leads, a
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from functools import partial
+from itertools import chain
 from typing import Final
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.cluster.replicas.tiers import is_tiered
 from strandline.broker.controller.heartbeats import fence, unregister
-from strandline.broker.controller.messages import FenceBroker
+from strandline.broker.controller.messages import FenceBroker, UnregisterBroker
+from strandline.broker.controller.partitions.alone import entries_of
 from strandline.broker.protocol.formats.metadata_records import (
     MetadataRecord,
     PartitionChangeRecord,
@@ -28,7 +31,9 @@ def led_by_none(image: MetadataImage, node_id: NodeId) -> Sequence[MetadataRecor
     broker = image.brokers.get(node_id)
     if broker is None:
         return ()
-    return fence(image, FenceBroker(node_id, broker.broker_epoch)).records
+    asked = FenceBroker(node_id, broker.broker_epoch)
+    entries, _ = entries_of(image, lambda partitions: fence(partitions, asked))
+    return list(chain(*entries))
 
 
 def led_by_one(image: MetadataImage, node_id: NodeId) -> Sequence[MetadataRecord]:
@@ -39,6 +44,8 @@ def led_by_one(image: MetadataImage, node_id: NodeId) -> Sequence[MetadataRecord
             topic_id=topic.topic_id,
             leader=node_id,
             isr=None if partition.isr == (node_id,) else [node_id],
+            eligible_leader_replicas=[] if partition.eligible_leader_replicas else None,
+            last_known_elr=[] if partition.last_known_elr else None,
         )
         for topic in image.topics.values()
         for partition in topic.partitions
@@ -49,12 +56,13 @@ def led_by_one(image: MetadataImage, node_id: NodeId) -> Sequence[MetadataRecord
 
 def without_brokers(image: MetadataImage, kept: Container[NodeId]) -> Sequence[MetadataRecord]:
     """Unregisters the brokers that are not kept, which have no partition."""
-    return [
-        record
-        for node_id in sorted(image.brokers)
-        if node_id not in kept
-        for record in unregister(image, node_id).records
-    ]
+    records: list[MetadataRecord] = []
+    for node_id in sorted(image.brokers):
+        if node_id not in kept:
+            asked = UnregisterBroker(node_id)
+            entries, _ = entries_of(image, partial(unregister, asked=asked))
+            records += chain(*entries)
+    return records
 
 
 def check_alone(image: MetadataImage, *kept: NodeId) -> None:

@@ -129,11 +129,6 @@ def _check(config: BrokerConfig, count: int) -> None:
             "strandline.brokers and process.roles or controller.quorum.*: several brokers of one"
             " machine have a controller of their own"
         )
-    if config.archive.is_enabled:
-        raise InvalidConfig(
-            "strandline.brokers and remote.log.storage.system.enable=true: several brokers do not"
-            " archive yet; leave one out"
-        )
     if any(one.port <= 1 for one in config.listeners):
         raise InvalidConfig(
             "listeners: several brokers need a first port, 2 at least: the controller has the one"

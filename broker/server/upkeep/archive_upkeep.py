@@ -29,11 +29,13 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import Protocol
 
-from strandline.broker.cluster.metadata.metadata_log import MetadataLog
+from strandline.broker.cluster.metadata.image import NO_LEADER
+from strandline.broker.cluster.metadata.metadata_log import MetadataLogStatistics
 from strandline.broker.cluster.metadata.mirror import MirrorTaken
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
-from strandline.broker.coordination.archive.state_archive import StateArchive
+from strandline.broker.coordination.archive.state_archive import LedLog, StateArchive
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.server.upkeep.claim import ArchiveClaim, WrongArchive
@@ -51,7 +53,6 @@ from strandline.storage.remote.keys import GROUPS_PREFIX, TRANSACTIONS_PREFIX
 from strandline.storage.remote.manifest.verification import Verification, load_verifications
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.tiering.log.exposure import Exposure
-from strandline.storage.tiering.log.unified_log import UnifiedLog
 from strandline.storage.tiering.manager.manager import TieringManager
 from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
@@ -68,9 +69,26 @@ STOP_READ_S = 1.0
 MIRROR_CHECK_S = 0.5
 
 
-async def start_tiering(
-    tiering: TieringManager, metadata_log: MetadataLog, workers: Workers
-) -> None:
+class Mirror(Protocol):
+    """The mirror of the metadata in the bucket: of a lone broker's log, or of a cluster's images.
+
+    Its methods block, and raise StorageError.
+    """
+
+    def claim_mirror(self) -> object:
+        """As `mirror_once`, with as few requests as tell whose mirror it is."""
+
+    def mirror_once(self) -> object:
+        """Brings it up to date."""
+
+    def repair_mirror(self) -> object:
+        """Writes again what was deleted."""
+
+    def statistics(self) -> MetadataLogStatistics:
+        """How far it is; does not block."""
+
+
+async def start_tiering(tiering: TieringManager, metadata: Mirror, workers: Workers) -> None:
     """Loads the partitions' manifests, and claims the archive at the same time.
 
     Until then a partition that is behind its archive accepts no records and would seem to be empty,
@@ -81,18 +99,18 @@ async def start_tiering(
         if tiering.lead is not Lead.UNKNOWN:
             await tiering.start()
             return
-        await side_by_side(tiering.start(), _claim_soon(tiering, metadata_log, workers))
+        await side_by_side(tiering.start(), _claim_soon(tiering, metadata, workers))
         if tiering.may_write() and tiering.is_waiting:
             await tiering.start()
     finally:
         workers.manifests.resize(MANIFEST_THREADS)
 
 
-async def _claim_soon(tiering: TieringManager, metadata_log: MetadataLog, workers: Workers) -> None:
+async def _claim_soon(tiering: TieringManager, metadata: Mirror, workers: Workers) -> None:
     """Waits CLAIM_WAIT_S for the claim; the loop retries it and logs the reason."""
     with contextlib.suppress(TimeoutError, StorageError):
         async with asyncio.timeout(CLAIM_WAIT_S):
-            await _mirror_and_confirm(metadata_log.claim_mirror, tiering, workers)
+            await _mirror_and_confirm(metadata.claim_mirror, tiering, workers)
 
 
 async def _mirror_and_confirm(
@@ -126,19 +144,22 @@ class ArchiveUpkeep:
         store: ObjectStore,
         *,
         tiering: TieringManager,
-        metadata_log: MetadataLog,
+        metadata: Mirror,
         replicas: ReplicaManager,
         workers: Workers,
         clock: Clock,
         groups_interval_ms: int,
         check_interval_ms: int,
+        is_caretaker: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`is_caretaker` tells whether this broker repairs cluster.json and the metadata."""
         self._claim = claim
         self._store = store
         # The last checks of the whole archive, by depth; None while they are not known.
         self.verifications: Mapping[str, Verification] | None = None
         self._tiering = tiering
-        self._metadata_log = metadata_log
+        self._metadata = metadata
+        self._is_caretaker = is_caretaker
         self._workers = workers
         self._groups_interval_ms = groups_interval_ms
         self._check_interval_ms = check_interval_ms
@@ -147,7 +168,8 @@ class ArchiveUpkeep:
         self._groups, self._transactions = (
             StateArchive(
                 store,
-                partial(_logs_of, replicas, topic),
+                partial(_led_logs, replicas, topic),
+                last_logs=partial(_last_logs, replicas, topic),
                 executor=workers.manifests,
                 clock=clock,
                 interval_ms=groups_interval_ms,
@@ -171,11 +193,9 @@ class ArchiveUpkeep:
             # A broker that lost the archive must not claim it again if the metadata are deleted.
             is_lost = self._tiering.lead is Lead.LOST
             if self._claim.is_ours and mirroring.may_try and not is_lost:
-                metadata_log = self._metadata_log
+                metadata = self._metadata
                 is_urgent = self._tiering.lead is Lead.UNKNOWN
-                mirror: Callable[[], object] = (
-                    metadata_log.claim_mirror if is_urgent else metadata_log.mirror_once
-                )
+                mirror = metadata.claim_mirror if is_urgent else metadata.mirror_once
                 try:
                     await _mirror_and_confirm(mirror, self._tiering, self._workers)
                 except StorageError as error:
@@ -202,11 +222,12 @@ class ArchiveUpkeep:
             if not self._may_write:
                 continue
             try:
-                await self._claim.check()
-                await _mirror_and_confirm(
-                    self._metadata_log.repair_mirror, self._tiering, self._workers
-                )
-                self._note_mirror()
+                if self._is_caretaker():
+                    await self._claim.check()
+                    await _mirror_and_confirm(
+                        self._metadata.repair_mirror, self._tiering, self._workers
+                    )
+                    self._note_mirror()
                 await self._groups.check()
                 await self._transactions.check()
             except WrongArchive as error:
@@ -240,7 +261,7 @@ class ArchiveUpkeep:
         """Counts of deleted objects outside the topics' folders, by kind."""
         return {
             "cluster": self._claim.deleted_count,
-            "metadata": self._metadata_log.statistics().mirror_deleted_count,
+            "metadata": self._metadata.statistics().mirror_deleted_count,
             "groups": self._groups.deleted_count,
             "transactions": self._transactions.deleted_count,
         }
@@ -252,10 +273,10 @@ class ArchiveUpkeep:
         A restore takes their topic from the mirror, which must precede the topic's contents. A
         mirror with another history shows that a second broker uses the archive.
         """
-        return self._metadata_log.statistics().mirror_lag <= 0
+        return self._metadata.statistics().mirror_lag <= 0
 
     def _note_mirror(self) -> None:
-        self._tiering.changes.note_metadata(self._metadata_log.statistics().mirror_version)
+        self._tiering.changes.note_metadata(self._metadata.statistics().mirror_version)
 
     async def read_rest(self) -> None:
         """Step 1 of a stop, after the last append and the end of the loops."""
@@ -276,7 +297,7 @@ class ArchiveUpkeep:
         try:
             async with asyncio.timeout(STOP_S):
                 await _mirror_and_confirm(
-                    self._metadata_log.mirror_once, self._tiering, self._workers
+                    self._metadata.mirror_once, self._tiering, self._workers
                 )  # 3
                 self._note_mirror()
                 if self._is_mirrored:
@@ -296,7 +317,7 @@ class ArchiveUpkeep:
         """Runs the tiering once the archive is known to be ours."""
         if not self._claim.is_ours:
             await self._claim_until(lambda: self._claim.is_ours)
-            await start_tiering(self._tiering, self._metadata_log, self._workers)
+            await start_tiering(self._tiering, self._metadata, self._workers)
         await side_by_side(self._tiering.run(), self._claim_until(lambda: self._claim.is_complete))
 
     async def _claim_until(self, is_enough: Callable[[], bool]) -> None:
@@ -317,7 +338,19 @@ def _note_unwritten(error: Exception) -> None:
     )
 
 
-def _logs_of(replicas: ReplicaManager, topic: str) -> Iterator[UnifiedLog]:
+def _led_logs(replicas: ReplicaManager, topic: str) -> Iterator[LedLog]:
     return (
-        partition.log for partition in replicas.led() if partition.topic_partition.topic == topic
+        LedLog(partition.log, partition.leader_epoch)
+        for partition in replicas.led()
+        if partition.topic_partition.topic == topic
+    )
+
+
+def _last_logs(replicas: ReplicaManager, topic: str) -> Iterator[LedLog]:
+    """Those that this broker led until its stop too, as long as nobody else does."""
+    return (
+        LedLog(partition.log, partition.leader_epoch)
+        for partition in replicas.partitions()
+        if partition.topic_partition.topic == topic
+        and (partition.is_leader or partition.leader_id == NO_LEADER)
     )

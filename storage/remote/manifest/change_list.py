@@ -1,5 +1,8 @@
 """`changes.json`: lists the latest manifest changes, so that a replica need not poll each manifest.
 
+Each broker of a cluster writes a list of its own, `changes/<broker id>.json`: for the partitions
+that it leads. All of them together, with the one that a lone broker left, are what changed.
+
     {"format": "strandline-changes", "version": 1, "incarnation": "9f...", "sequence": 7,
      "complete_after": 2, "metadata_version": 41, "changes": [...], "crc32c": "..."}
 
@@ -18,6 +21,7 @@ list can delay a replica, and never mislead it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,7 +34,7 @@ from strandline.storage.errors import (
     UnsupportedFormat,
 )
 from strandline.storage.model import Buffer, Epoch, TopicId
-from strandline.storage.remote.keys import CHANGES_KEY
+from strandline.storage.remote.keys import CHANGES_KEY, CHANGES_PREFIX
 from strandline.storage.remote.manifest.json_document import (
     Fields,
     Json,
@@ -46,6 +50,8 @@ FORMAT_VERSIONS = range(1, 2)
 
 # More partitions than change between two polls of a replica; if more do, it polls all of them.
 CHANGES_MAX = 512
+# Brokers of a cluster, those of long ago too.
+LISTS_MAX = 1000
 # A change takes some 200 bytes.
 LIST_BYTES_MAX = 512 * 1024
 _NUMBER_MAX = 2**63 - 1
@@ -111,45 +117,64 @@ class StoredChanges:
     etag: str
 
 
-def load(store: ObjectStore, known: StoredChanges | None = None) -> StoredChanges:
-    """The stored list; returns `known` after one HEAD if it is unchanged, else it costs a GET too.
+def list_keys(store: ObjectStore) -> list[str]:
+    """Returns the names of the lists that brokers of a cluster wrote. Raises as the store does."""
+    return [info.key for info in store.list(CHANGES_PREFIX, limit=LISTS_MAX)]
+
+
+def load(
+    store: ObjectStore, known: StoredChanges | None = None, *, key: str = CHANGES_KEY
+) -> StoredChanges:
+    """A stored list; returns `known` after one HEAD if it is unchanged, else it costs a GET too.
 
     An object that is too large for a list is not read. Raises ObjectNotFound (no broker wrote one),
     CorruptFile or UnsupportedFormat, and as the store does.
     """
-    info = store.head(CHANGES_KEY)
+    info = store.head(key)
     if known is not None and info.etag == known.etag:
         return known
     if info.size_bytes > LIST_BYTES_MAX:
-        raise CorruptFile(f"{CHANGES_KEY}: {info.size_bytes} bytes are too many for a list")
-    stored = store.get_object(CHANGES_KEY)
+        raise CorruptFile(f"{key}: {info.size_bytes} bytes are too many for a list")
+    stored = store.get_object(key)
     return StoredChanges(changes=ChangeList.decode(stored.body), etag=stored.info.etag)
 
 
+def load_all(store: ObjectStore) -> dict[str, ChangeList]:
+    """Returns all lists that can be read, by their names. Raises as the store does."""
+    found = {}
+    for key in (CHANGES_KEY, *list_keys(store)):
+        with contextlib.suppress(CorruptFile, ObjectCorrupt, ObjectNotFound, UnsupportedFormat):
+            found[key] = load(store, key=key).changes
+    return found
+
+
 def newest_orders(store: ObjectStore) -> dict[tuple[TopicId, int], ManifestOrder]:
-    """Returns the manifest order of each partition in the list; the stored manifest may be newer.
+    """Returns the manifest order of each partition in the lists; the stored manifest may be newer.
 
     Empty if there is no readable list. Raises as the store does.
     """
-    try:
-        changes = load(store).changes.changes
-    except (CorruptFile, ObjectCorrupt, ObjectNotFound, UnsupportedFormat):
-        return {}
-    return {(change.topic_id, change.partition): change.order for change in changes}
+    newest: dict[tuple[TopicId, int], ManifestOrder] = {}
+    for found in load_all(store).values():
+        for change in found.changes:
+            key = change.topic_id, change.partition
+            newest[key] = max(change.order, newest.get(key, change.order))
+    return newest
 
 
 def find_damage(store: ObjectStore) -> list[str]:
-    """Faults of the list, each with its remedy; a missing list or a later format is no fault."""
-    try:
-        load(store)
-    except (CorruptFile, ObjectCorrupt) as error:
-        return [
-            f"{error}; read-only replicas ask for every manifest meanwhile. The archive's broker"
-            " writes it again with its next change, or delete it"
-        ]
-    except (ObjectNotFound, UnsupportedFormat):
-        pass
-    return []
+    """Faults of the lists, each with its remedy; a missing list or a later format is no fault."""
+    faults = []
+    for key in (CHANGES_KEY, *list_keys(store)):
+        try:
+            load(store, key=key)
+        except (CorruptFile, ObjectCorrupt) as error:
+            faults.append(
+                f"{error}; read-only replicas ask for every manifest meanwhile. Its broker writes"
+                " it again with its next change, or delete it"
+            )
+        except (ObjectNotFound, UnsupportedFormat):
+            pass
+    return faults
 
 
 def _change_fields(change: ManifestChange) -> Json:

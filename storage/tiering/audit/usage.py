@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from strandline.storage.remote.keys import (
     CHANGES_KEY,
+    CHANGES_PREFIX,
     CLUSTER_KEY,
     GROUPS_PREFIX,
     METADATA_PREFIX,
@@ -41,7 +42,7 @@ _KINDS = {
     ObjectKind.MANIFEST: "manifests",
     ObjectKind.MANIFEST_PAGE: "manifests",
 }
-_METADATA_PREFIXES = (METADATA_PREFIX, GROUPS_PREFIX, TRANSACTIONS_PREFIX)
+_METADATA_PREFIXES = (CHANGES_PREFIX, METADATA_PREFIX, GROUPS_PREFIX, TRANSACTIONS_PREFIX)
 
 
 @dataclass(slots=True)

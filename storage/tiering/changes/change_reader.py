@@ -1,4 +1,4 @@
-"""Reads `changes.json` for a read-only replica: selects the manifests to poll.
+"""Reads the lists of changes for a read-only replica: selects the manifests to poll.
 
     each interval   the same list as before     nothing
                     it continues the known one  its new changes
@@ -7,7 +7,10 @@
                                                 one that cannot be read
     now and then    everything, whatever the list says
 
-The list is read before the manifests, so later changes are in the next list. The list is a hint: if
+A lone broker writes one list, and each broker of a cluster another. Which there are is looked up at
+each full poll, and for a while after the metadata changed: a broker may have come.
+
+A list is read before the manifests, so later changes are in the next list. The list is a hint: if
 a manifest has changed without an entry in it (its owner now has an older release, or may not write
 the list any more), everything is polled each time, until the list changes or no such change was
 found during one full interval.
@@ -15,19 +18,24 @@ found during one full interval.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from strandline.storage.clock import Clock
-from strandline.storage.errors import StorageError
+from strandline.storage.errors import ObjectNotFound, StorageError
 from strandline.storage.model import TopicId
+from strandline.storage.remote.keys import CHANGES_KEY
 from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest.change_list import ChangeList, ManifestOrder, StoredChanges
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.remote.object_store.interface import ObjectStore
 
 log = logging.getLogger(__name__)
+
+# How long after a change of the metadata another list may appear: a broker that came writes it.
+LOOK_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +61,10 @@ class ChangeReader:
         self._full_interval_s = full_interval_ms / 1000
         self._full_s = 0.0
         self._doubted_until_s = 0.0
-        # The last list that was read; all its changes were polled.
-        self._known: StoredChanges | None = None
+        self._looking_until_s = 0.0
+        # The last lists that were read, by name; all their changes were polled.
+        self._known: dict[str, StoredChanges] = {}
+        self._metadata_version = 0
         self._noted_kind = ""
 
     def doubt(self) -> None:
@@ -63,41 +73,66 @@ class ChangeReader:
 
     def poll(self) -> PolledChanges:
         """Returns the manifests to poll now; blocks. Raises no store errors."""
+        now_s = self._clock.monotonic_s()
         known = self._known
         try:
-            self._known = change_list.load(self._store, known)
+            found = self._load(now_s)
         except StorageError as error:
             self._note(type(error).__name__, str(error))
             # What was known stays known: it is not less that is asked for.
             return PolledChanges(is_everything=True)
         self._note("", "")
-        return self._decide(None if known is None else known.changes, self._known.changes)
+        self._known = found
+        return self._decide(known, found, now_s)
 
-    def _decide(self, known: ChangeList | None, found: ChangeList) -> PolledChanges:
-        now_s = self._clock.monotonic_s()
-        goes_on = (
-            known is not None
-            and found.incarnation == known.incarnation
-            and found.sequence >= known.sequence >= found.complete_after
-        )
-        if known is None or not goes_on:
+    def _load(self, now_s: float) -> dict[str, StoredChanges]:
+        """Reads the lists that there are. Raises ObjectNotFound without any, and as the store."""
+        keys = list(self._known)
+        looked_for = set[str]()
+        if now_s >= self._full_s or now_s < self._looking_until_s:
+            # That of a lone broker, which need not have been there.
+            looked_for = {CHANGES_KEY, *change_list.list_keys(self._store)}.difference(keys)
+        found = {key: change_list.load(self._store, self._known[key], key=key) for key in keys}
+        for key in sorted(looked_for):
+            with contextlib.suppress(ObjectNotFound):
+                found[key] = change_list.load(self._store, key=key)
+        if not found:
+            raise ObjectNotFound(CHANGES_KEY, "head", "no broker has written a list")
+        return found
+
+    def _decide(
+        self, known: dict[str, StoredChanges], found: dict[str, StoredChanges], now_s: float
+    ) -> PolledChanges:
+        version = max(one.changes.metadata_version for one in found.values())
+        if version > self._metadata_version:
+            self._metadata_version = version
+            self._looking_until_s = now_s + LOOK_S
+        pairs = [(known.get(key), one.changes) for key, one in found.items()]
+        if not all(_goes_on(before, now) for before, now in pairs):
             self._full_s = now_s + self._full_interval_s
             self._doubted_until_s = 0.0
-            return PolledChanges(is_everything=True, metadata_version=found.metadata_version)
-        if found.sequence > known.sequence:
+            return PolledChanges(is_everything=True, metadata_version=version)
+        news = [
+            change
+            for before, now in pairs
+            if before is not None
+            for change in now.changes
+            if change.sequence > before.changes.sequence
+        ]
+        if any(b is not None and now.sequence > b.changes.sequence for b, now in pairs):
             self._doubted_until_s = 0.0
         is_full_due = now_s >= self._full_s
         if is_full_due:
             self._full_s = now_s + self._full_interval_s
+        orders: dict[tuple[TopicId, int], ManifestOrder] = {}
+        for change in news:
+            key = change.topic_id, change.partition
+            orders[key] = max(change.order, orders.get(key, change.order))
         return PolledChanges(
             is_everything=is_full_due or now_s < self._doubted_until_s,
             is_complete=True,
-            metadata_version=found.metadata_version,
-            orders={
-                (change.topic_id, change.partition): change.order
-                for change in found.changes
-                if change.sequence > known.sequence
-            },
+            metadata_version=version,
+            orders=orders,
         )
 
     def _note(self, kind: str, reason: str) -> None:
@@ -109,6 +144,15 @@ class ChangeReader:
                 extra={"fields": {"kind": kind, "reason": reason}},
             )
         self._noted_kind = kind
+
+
+def _goes_on(known: StoredChanges | None, found: ChangeList) -> bool:
+    """Whether a list has all changes since the known one."""
+    return (
+        known is not None
+        and found.incarnation == known.changes.incarnation
+        and found.sequence >= known.changes.sequence >= found.complete_after
+    )
 
 
 class Expectation:

@@ -1,4 +1,4 @@
-"""Writes `changes.json`, the broker's list of manifest changes for replicas.
+"""Writes the broker's list of manifest changes for replicas (change_list.py).
 
     1 a manifest is committed, or the mirror has an entry of the metadata log
     2 the change is noted, in memory
@@ -56,11 +56,13 @@ class ChangeWriter:
         retry: RetryPolicy,
         may_write: Callable[[], bool],
         interval_ms: int,
+        key: str = CHANGES_KEY,
         changes_max: int = CHANGES_MAX,
     ) -> None:
         """`may_write` says whether the archive is this broker's. `interval_ms` is the minimum time
-        between two lists; negative: none is written.
+        between two lists; negative: none is written. `key` is the name of the list.
         """
+        self._key = key
         self._store = store
         self._executor = executor
         self._clock = clock
@@ -133,7 +135,7 @@ class ChangeWriter:
         etag, self._etag = self._etag, None
         try:
             self._etag = await asyncio.get_running_loop().run_in_executor(
-                self._executor, partial(_put, self._store, news, etag)
+                self._executor, partial(_put, self._store, self._key, news, etag)
             )
         except StorageError as error:
             self._state.failed(error)
@@ -152,9 +154,9 @@ class ChangeWriter:
         )
 
 
-def _put(store: ObjectStore, news: ChangeList, etag: str | None) -> str:
+def _put(store: ObjectStore, key: str, news: ChangeList, etag: str | None) -> str:
     """Writes the list and returns its etag; blocks. Raises StorageError."""
     condition: PutCondition = IfAbsent()
     with contextlib.suppress(ObjectNotFound):
-        condition = IfMatches(etag or store.head(CHANGES_KEY).etag)
-    return store.put(CHANGES_KEY, news.encode(), condition=condition).etag  # 3
+        condition = IfMatches(etag or store.head(key).etag)
+    return store.put(key, news.encode(), condition=condition).etag  # 3

@@ -30,6 +30,7 @@ from strandline.storage.concurrency.tasks import side_by_side
 from strandline.storage.errors import StorageError, TierError, TierUnavailable
 from strandline.storage.local.cleaner.process import CleanerProcess
 from strandline.storage.model import Epoch, TimestampMs, TopicId, TopicIdPartition, TopicPartition
+from strandline.storage.remote.keys import CHANGES_KEY
 from strandline.storage.remote.manifest.store import ManifestPages
 from strandline.storage.remote.manifest.topic_info import TopicInfo, list_topics
 from strandline.storage.remote.object_store.interface import ObjectStore
@@ -87,6 +88,8 @@ class TieringManager:
         on_restarted: Callable[[], None] = lambda: None,
         believed_ms: Callable[[], TimestampMs] | None = None,
         lead: Lead = Lead.CONFIRMED,
+        is_caretaker: Callable[[], bool] = lambda: True,
+        changes_key: str = CHANGES_KEY,
         alterations: Alterations | None = None,
     ) -> None:
         """`on_topic_purged` is called when the bucket has no object of a topic and gets none,
@@ -94,10 +97,13 @@ class TieringManager:
 
         `believed_ms` is the time by which tombstones expire; None: the clock's. `lead` is what
         this broker is to the archives of the partitions that it leads; a replica follows them all.
+        `is_caretaker` tells whether it purges topics and deletes orphans, also in other threads;
+        `changes_key` is the name of its list of changes.
         `alterations` end the schedule's sleep when the settings of a topic or the broker are
         altered; None: none are.
         """
         self.lead = lead
+        self._is_caretaker = is_caretaker
         self.health = StoreHealth(
             store,
             executor=executors.probes or executors.metadata,
@@ -112,6 +118,7 @@ class TieringManager:
             retry=config.retry,
             may_write=self.may_write,
             interval_ms=config.changes_interval_ms,
+            key=changes_key,
         )
         self._threads = MetadataThreads(store, executors.metadata)
         self._reader = reader
@@ -143,7 +150,7 @@ class TieringManager:
             config,
             clock=clock,
             health=self.health,
-            may_write=self.may_write,
+            may_write=lambda: is_caretaker() and self.may_write(),
             end_idle=self._end_idle,
         )
         self._partitions: dict[TopicPartition, PartitionTiering] = {}
@@ -155,6 +162,7 @@ class TieringManager:
             clock=clock,
             config=config,
             on_away=self.health.failed,
+            may_delete=is_caretaker,
         )
         self._pool: WorkerPool[WorkKey] = WorkerPool(config.workers, self._step, clock=clock)
         self._tombstones_read = False
@@ -284,12 +292,16 @@ class TieringManager:
         self._empty(topic_info, stays=False)
         self._removals.forget(topic_info.topic_id)
 
-    def _empty(self, topic_info: TopicInfo, *, stays: bool) -> None:
+    def leave_topic(self, topic_info: TopicInfo) -> None:
+        """Detaches the topic's partitions; its folder is another broker's to empty."""
         self._removals.stop_waiting(topic_info.topic_id)
         for topic_partition in tuple(self._of_topic.get(topic_info.topic_id, ())):
             self.detach(topic_partition)
         self._topics.remove(topic_info.topic_id)
-        if not self._removals.is_purged_once(topic_info.topic_id):
+
+    def _empty(self, topic_info: TopicInfo, *, stays: bool) -> None:
+        self.leave_topic(topic_info)
+        if self._is_caretaker() and not self._removals.is_purged_once(topic_info.topic_id):
             self._removals.purge(topic_info, stays=stays)
             self._pool.add(topic_info.topic_id)
 
@@ -386,6 +398,15 @@ class TieringManager:
         """Returns whether the archives of what this broker leads are known to be its own."""
         return self.lead is Lead.CONFIRMED
 
+    def caretaker_changed(self) -> None:
+        """Another broker purges topics and deletes orphans now, or this one instead of another.
+
+        One that takes over looks for what the one before it has not finished.
+        """
+        self._tombstones_read = False
+        self._removals.give_up()
+        self._add_all()
+
     def note_claim(self, failure: TierError | None, refusal: TierError | None) -> None:
         """Records an attempt to claim the archive; see `StoreHealth.note_claim`."""
         if self.health.note_claim(failure, refusal):
@@ -404,13 +425,17 @@ class TieringManager:
         """
         try:
             async with asyncio.timeout(self._config.start_timeout_ms / 1000):
-                if self.is_replica or self._tombstones_read or await self._read_tombstones():
+                if not self._must_read_tombstones or await self._read_tombstones():
                     await self._load_all(list(self._partitions.values()))
         except TimeoutError:
             log.warning(
                 "remote tier is slow, the start continues without it",
                 extra={"fields": {"timeout_ms": self._config.start_timeout_ms}},
             )
+
+    @property
+    def _must_read_tombstones(self) -> bool:
+        return not self._tombstones_read and not self.is_replica and self._is_caretaker()
 
     async def _load_all(self, partitions: Iterable[PartitionTiering]) -> None:
         limit = asyncio.Semaphore(PARALLEL_LOADS_MAX)
@@ -484,7 +509,7 @@ class TieringManager:
 
     async def _keep_house(self) -> None:
         while True:
-            if self.health.is_up and not self._tombstones_read:
+            if self.health.is_up and self._must_read_tombstones:
                 await self._read_tombstones()
             await self._housekeeping.step()
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
@@ -503,10 +528,12 @@ class TieringManager:
                 return False
             return await partition.step()
         purge = self._removals.purge_of(key)
-        if purge is None or not self.health.is_up or not self.may_write():
+        may_purge = self.may_write() and self._is_caretaker()
+        if purge is None or not self.health.is_up or not may_purge:
             return False
         more = await purge.step()
-        if purge.done:
+        # Another broker may have become the caretaker meanwhile.
+        if purge.done and self._removals.purge_of(key) is purge:
             self._end_purge(purge)
         return more
 
@@ -514,7 +541,7 @@ class TieringManager:
         """Does all work that is due, until none is left: for tests and tools."""
         if not self.health.is_up:
             await self.health.probe_if_due()
-        if not self._tombstones_read:
+        if self._must_read_tombstones:
             await self._read_tombstones()
         self._removals.begin_second_purges()
         while await self.step_each():

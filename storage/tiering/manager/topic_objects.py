@@ -64,8 +64,14 @@ class TopicObjects:
         store: ObjectStore,
         *,
         before_first: Callable[[], object] | None = None,
+        may_delete: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`before_first` is called before the first object is deleted, if there is one."""
+        """`before_first` is called before the first object is deleted, if there is one.
+
+        `may_delete` is asked before each request. A broker that was stopped in between may find
+        that another one has purged the topic, and that it has a new archive by now.
+        """
+        self._may_delete = may_delete
         self._before_first = before_first
         self._info = info
         self._store = store
@@ -85,6 +91,8 @@ class TopicObjects:
                 batch = self._next()
                 if batch is None:
                     return False
+                if not self._may_delete():
+                    return True
                 if batch:
                     if self._before_first is not None:
                         self._before_first()

@@ -56,11 +56,12 @@ class TopicPurge:
         retry: RetryPolicy,
         grace_ms: int,
         on_away: Callable[[TierUnavailable], None],
+        may_delete: Callable[[], bool] = lambda: True,
         is_second: bool = False,
     ) -> None:
         """`leaving`: the detached partitions of the topic. `on_away` is called when the store does
-        not answer. A purge that `is_second` begins with step 3, or with 1 if there are late
-        uploads.
+        not answer, `may_delete` is as for TopicObjects. A purge that `is_second` begins with step
+        3, or with 1 if there are late uploads.
         """
         self.info = info
         self.is_second = is_second
@@ -77,7 +78,10 @@ class TopicPurge:
         # Long ago: no reader knows late uploads, so they need no grace time.
         self._deleted_ms: TimestampMs | None = 0 if is_second else None
         self._objects = TopicObjects(
-            info, threads.store, before_first=self._write_tombstone if is_second else None
+            info,
+            threads.store,
+            before_first=self._write_tombstone if is_second else None,
+            may_delete=may_delete,
         )
         self._purging = RetryState("purge", info.topic, policy=retry, clock=clock)
         self.done = False

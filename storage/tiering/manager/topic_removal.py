@@ -56,8 +56,12 @@ class TopicRemovals:
         clock: Clock,
         config: TieringConfig,
         on_away: Callable[[TierUnavailable], None],
+        may_delete: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`threads` delete; `on_away` is called when the store does not answer a purge."""
+        """`threads` delete; `on_away` is called when the store does not answer a purge, and
+        `may_delete` asked before each request, in their thread.
+        """
+        self._may_delete = may_delete
         self._threads = threads
         self._on_away = on_away
         self._clock = clock
@@ -151,6 +155,7 @@ class TopicRemovals:
                 retry=self._config.retry,
                 grace_ms=self._config.delete_grace_ms,
                 on_away=self._on_away,
+                may_delete=self._may_delete,
                 is_second=is_second,
             )
         self._purges[info.topic_id].stays = stays
@@ -185,6 +190,12 @@ class TopicRemovals:
         if purge.is_in_doubt:
             self._in_doubt.add(topic_id)
         return [] if topic_id in self._in_doubt else self._waiting.pop(topic_id, [])
+
+    def give_up(self) -> None:
+        """Leaves all purges to another broker, or to be found again."""
+        self._purges.clear()
+        self._purged_once.clear()
+        self._in_doubt.clear()
 
     def forget(self, topic_id: TopicId) -> None:
         """Forgets a deleted topic, which gets no later archive."""

@@ -26,6 +26,7 @@ from strandline.broker.controller.attended_time import AttendedTime
 from strandline.broker.controller.feed import ServedMetadataLog
 from strandline.broker.controller.heartbeats import BrokerControlState
 from strandline.broker.controller.messages import AllocateBlock, AllocatedBlock
+from strandline.broker.controller.partitions.decided import Partitions
 from strandline.broker.controller.sessions import EVERYWHERE, BrokerSessions, Session
 from strandline.broker.coordination.transactions.verification import PartitionVerification
 from strandline.broker.protocol.formats.metadata_records import RegisterBrokerRecord
@@ -122,8 +123,8 @@ def a_closed_connection_is_a_death(patch: pytest.MonkeyPatch) -> None:
     """Whatever the folders are."""
     checked = registration.register
 
-    def register(image: MetadataImage, asked: Any, session: Session) -> Decision[Any]:
-        return checked(image, asked, Session.NONE if session is Session.HUNG_UP else session)
+    def register(partitions: Partitions, asked: Any, session: Session) -> Decision[Any]:
+        return checked(partitions, asked, Session.NONE if session is Session.HUNG_UP else session)
 
     patch.setattr(registration, "register", register)
 
@@ -137,7 +138,12 @@ def answers_of_a_deposed_controller_are_believed(patch: pytest.MonkeyPatch) -> N
 
 
 def a_fenced_broker_keeps_its_leaderships(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(heartbeats, "_left", lambda *_: [])
+    leave = heartbeats.leave
+
+    def stay(*given: Any, **named: Any) -> Decision[Any]:
+        return leave(*given, **{**named, "places": ()})
+
+    patch.setattr(heartbeats, "leave", stay)
 
 
 def a_broker_may_stop_before_its_leaders_are_moved(patch: pytest.MonkeyPatch) -> None:

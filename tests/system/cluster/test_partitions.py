@@ -47,6 +47,12 @@ from strandline.broker.protocol.messages.elect_leaders import (
     ElectLeadersResponse,
     ElectLeadersTopic,
 )
+from strandline.broker.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementalConfig,
+)
 from strandline.broker.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -287,3 +293,43 @@ def test_tools_read_properties_and_users_where_the_controller_listens(client: Wi
         DescribeUserScramCredentialsRequest(users=None), DescribeUserScramCredentialsResponse, 0
     )
     assert [one.user for one in described.results] == ["alice"]
+
+
+def test_properties_of_each_broker_are_the_controllers_to_keep(
+    client: WireClient, brokers: dict[int, PretendedBroker]
+) -> None:
+    rate = "leader.replication.throttled.rate"
+
+    def altered(name: str, key: str = rate) -> int:
+        resource = IncrementalAlterConfigsResource(
+            resource_type=ConfigResourceType.BROKER,
+            resource_name=name,
+            configs=[IncrementalConfig(name=key, config_operation=0, value="1000")],
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        (result,) = client.ask(request, IncrementalAlterConfigsResponse, 1).responses
+        return result.error_code
+
+    assert [altered("2"), altered("77")] == [0, ErrorCode.BROKER_ID_NOT_REGISTERED]
+    assert followed(client).broker_properties[2] == {rate: "1000"}
+    # One value for leaders and the controller.
+    assert altered("2", "min.insync.replicas") == ErrorCode.INVALID_CONFIG
+    assert followed(client).broker_properties[None] == {"min.insync.replicas": "1"}
+
+
+def test_nobody_stays_eligible_when_the_minimum_in_sync_changes(
+    client: WireClient, brokers: dict[int, PretendedBroker]
+) -> None:
+    make(client, "lowered", (1, 2), min_insync_replicas="2")
+    assert in_sync(brokers, topic_of(client, "lowered"), 1).error_code == 0
+    assert first(client, "lowered").eligible_leader_replicas == (2,)
+    resource = IncrementalAlterConfigsResource(
+        resource_type=ConfigResourceType.TOPIC,
+        resource_name="lowered",
+        configs=[IncrementalConfig(name="min.insync.replicas", config_operation=0, value="1")],
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    (result,) = client.ask(request, IncrementalAlterConfigsResponse, 1).responses
+    assert result.error_code == 0
+    # The leader acknowledges alone from now on.
+    assert first(client, "lowered").eligible_leader_replicas == ()

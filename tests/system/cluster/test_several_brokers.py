@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -47,7 +48,14 @@ def leaders(admin: AdminClient, topic: str) -> list[int]:
     return [one.leader for one in found.values()]
 
 
-def fill(cluster: SeveralBrokers, topic: str, values: list[bytes]) -> None:
+class Served(Protocol):
+    """What clients can connect to."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+
+def fill(cluster: Served, topic: str, values: list[bytes]) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 1})
     failed: list[object] = []
     for value in values:
@@ -58,7 +66,7 @@ def fill(cluster: SeveralBrokers, topic: str, values: list[bytes]) -> None:
     assert failed == []
 
 
-def read(cluster: SeveralBrokers, topic: str, count: int) -> list[bytes]:
+def read(cluster: Served, topic: str, count: int) -> list[bytes]:
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,

@@ -98,15 +98,15 @@ def test_what_only_a_start_can_read_has_a_real_start(tmp_path: Path, name: str) 
     assert process.wait(TIMEOUT_S) == 0
 
 
-def test_the_server_ends_with_the_tests_whatever_they_die_of(tmp_path: Path) -> None:
+def test_server_and_brokers_end_with_the_tests_whatever_they_die_of(tmp_path: Path) -> None:
     program = (
         "import sys, time\n"
         "from pathlib import Path\n"
         "from tests.support.broker import BrokerProcess\n"
         "from tests.support.broker import children_of\n"
         "import os\n"
-        "BrokerProcess(Path(sys.argv[1])).start()\n"
-        "print([child for child, _ in children_of(os.getpid())], flush=True)\n"
+        "broker = BrokerProcess(Path(sys.argv[1])).start()\n"
+        "print([broker.pid, *(child for child, _ in children_of(os.getpid()))], flush=True)\n"
         "time.sleep(600)\n"
     )
     with subprocess.Popen(
@@ -116,6 +116,6 @@ def test_the_server_ends_with_the_tests_whatever_they_die_of(tmp_path: Path) -> 
         text=True,
     ) as tests:
         assert tests.stdout is not None
-        (server,) = json.loads(tests.stdout.readline())
+        broker, server = json.loads(tests.stdout.readline())
         tests.kill()
-    eventually(lambda: not Path(f"/proc/{server}/exe").exists())
+    eventually(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in (broker, server)))

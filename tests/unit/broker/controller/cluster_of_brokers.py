@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from strandline.broker.cluster.metadata.controller_messages import Decision
-from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage, PartitionImage
+from strandline.broker.cluster.metadata.image import MetadataImage, PartitionImage
 from strandline.broker.cluster.metadata.records import Replicas, topic_records
+from strandline.broker.controller.partitions.alone import NO_DEFAULTS, entries_of
 from strandline.broker.controller.partitions.decided import Partitions
 from strandline.broker.controller.partitions.index import PartitionIndex
 from strandline.broker.protocol.formats.metadata_records import (
@@ -25,7 +26,6 @@ from strandline.broker.protocol.messages.broker_registration import (
 
 ResultT = TypeVar("ResultT")
 
-NO_DEFAULTS: Mapping[str, str] = {}
 CLUSTER = "fPZv1VBsRFmnlRvmGcOW9w"
 TOPIC_ID = uuid.UUID(int=0xA)
 LEVELS = {"metadata.version": 25, "transaction.version": 2}
@@ -107,18 +107,12 @@ def carried_out(
     defaults: Mapping[str, str] = NO_DEFAULTS,
 ) -> tuple[MetadataImage, Sequence[ResultT]]:
     """Decides, and appends the entries; returns the image after them, and the results."""
-    partitions = partitions_of(image, defaults)
-    decision = decide(partitions)
-    while True:
-        if decision.records:
-            newer = image.apply_entry(decision.records)
-            partitions.index.follow(MetadataDelta(image, newer), newer)
-            image = newer
-            if entries is not None:
-                entries.append(decision.records)
-        if decision.then is None:
-            return image, decision.results
-        decision = decision.then(image)
+    decided, results = entries_of(image, decide, defaults)
+    for records in decided:
+        image = image.apply_entry(records)
+    if entries is not None:
+        entries += decided
+    return image, results
 
 
 def registration(

@@ -15,6 +15,7 @@ from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.coordination.archive.state_archive import (
+    LedLog,
     LiveRecord,
     StateArchive,
     read_group_state,
@@ -313,7 +314,7 @@ def test_the_mirror_of_a_coordinator_ends_there(tmp_path: Path) -> None:
         with ThreadPoolExecutor(1) as executor:
             archive = StateArchive(
                 store,
-                lambda: [partition.log],
+                lambda: [LedLog(partition.log, partition.leader_epoch)],
                 executor=executor,
                 clock=clock,
                 prefix=GROUPS_PREFIX,

@@ -27,6 +27,7 @@ SEAT = (
     "controller.listener.names=CONTROLLER",
     "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
 )
+ARCHIVE = ("remote.log.storage.system.enable=true", "strandline.remote.url=file:///tmp/x")
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
@@ -37,6 +38,7 @@ MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
         (("process.roles=broker,controller", "controller.quorum.voters=1@h:9093"), "start_local"),
         (("process.roles=broker",), "start_local"),
         (SEAT, "start_seat"),
+        ((*SEAT, *ARCHIVE), "start_seat"),
         ((*SEAT[:1], "controller.quorum.voters=1@a:1,2@b:2"), "start_seat"),
     ],
 )
@@ -54,6 +56,7 @@ def test_a_lone_broker_loads_nothing_that_only_a_seat_needs() -> None:
         "sys.exit(' '.join({'strandline.broker.peers.connection',"
         " 'strandline.broker.cluster.membership.feed',"
         " 'strandline.broker.handlers.forwarding.forwarding',"
+        " 'strandline.broker.cluster.archive.cluster_mirror',"
         " 'strandline.broker.server.parts.membership'} & set(sys.modules)) or 0)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -64,7 +67,6 @@ def test_a_lone_broker_loads_nothing_that_only_a_seat_needs() -> None:
     ("override", "reason"),
     [
         ("listeners=PLAINTEXT://127.0.0.1:0", "registers its port before it listens"),
-        ("remote.log.storage.system.enable=true", "does not archive yet"),
     ],
 )
 def test_what_a_seat_cannot_have_is_refused(override: str, reason: str) -> None:

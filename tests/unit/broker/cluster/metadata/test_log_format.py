@@ -61,9 +61,9 @@ def test_an_entry_under_another_number_is_refused() -> None:
 def test_an_entry_of_a_newer_release_is_refused_as_such() -> None:
     store = MemoryStore()
     opened(store)
-    newer = store.get(metadata_log_key(1)).replace(b'"version":2', b'"version":3')
+    newer = store.get(metadata_log_key(1)).replace(b'"version":2', b'"version":4')
     store.put(metadata_log_key(2), newer, condition=IfAbsent())
-    with pytest.raises(UnsupportedFormat, match="version 3"):
+    with pytest.raises(UnsupportedFormat, match="version 4"):
         opened(store)
 
 

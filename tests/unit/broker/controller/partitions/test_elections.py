@@ -237,7 +237,7 @@ def test_a_replica_in_a_folder_that_is_offline_is_no_candidate(
 def test_many_partitions_are_changed_so_many_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(turns, "PLACES_PER_TURN", 2)
+    monkeypatch.setattr(turns, "ITEMS_PER_TURN", 2)
     image = cluster(broker(1), broker(2), partitions=[(1, 2)] * 5)
     entries: list[Sequence[MetadataRecord]] = []
     gone, _ = carried_out(image, lambda one: fence(one, FenceBroker(1, 0)), entries=entries)
@@ -292,9 +292,7 @@ def test_a_preferred_leader_is_elected_if_it_is_in_sync() -> None:
 
 
 def test_an_election_for_all_answers_what_needed_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from strandline.broker.controller.partitions import elections
-
-    monkeypatch.setattr(elections, "PLACES_PER_TURN", 2)
+    monkeypatch.setattr(turns, "ITEMS_PER_TURN", 2)
     after, codes = elected(three_with_other_leaders(), Election.PREFERRED, every=True)
     assert codes == {
         ("t", 0): ErrorCode.NONE,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.controller.partitions import in_sync as in_sync_module
+from strandline.broker.controller.partitions import turns
 from strandline.broker.controller.partitions.in_sync import alter
 from strandline.broker.controller.partitions.messages import (
     AlteredInSync,
@@ -200,7 +200,7 @@ def test_a_leader_that_a_completed_reassignment_takes_away_is_told_so() -> None:
 
 
 def test_many_partitions_are_decided_on_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_sync_module, "PLACES_PER_TURN", 2)
+    monkeypatch.setattr(turns, "ITEMS_PER_TURN", 2)
     image = three(*[(1, 2, 3)] * 5)
     asked = [wanted(image, 1, 2, number=number) for number in range(5)]
     # Named twice, it is changed once.

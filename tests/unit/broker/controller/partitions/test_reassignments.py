@@ -8,7 +8,7 @@ import pytest
 
 from strandline.broker.cluster.metadata.image import MetadataImage, PartitionImage
 from strandline.broker.cluster.metadata.records import Replicas
-from strandline.broker.controller.partitions import reassignments
+from strandline.broker.controller.partitions import turns
 from strandline.broker.controller.partitions.change import Election
 from strandline.broker.controller.partitions.elections import elect_leaders
 from strandline.broker.controller.partitions.in_sync import alter
@@ -228,7 +228,7 @@ def test_a_cancel_that_would_lose_records_has_to_be_allowed() -> None:
 
 
 def test_many_partitions_are_reassigned_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reassignments, "PLACES_PER_TURN", 2)
+    monkeypatch.setattr(turns, "ITEMS_PER_TURN", 2)
     after, codes, _ = asked(brokers(*[(1, 2)] * 5), dict.fromkeys(range(5), (3, 4)))
     assert codes == [ErrorCode.NONE] * 5
     assert listed(after) == {"t": [0, 1, 2, 3, 4]}

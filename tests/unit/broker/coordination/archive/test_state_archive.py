@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from strandline.broker.coordination.archive.state_archive import (
+    LedLog,
     LiveRecord,
     LiveRecords,
     PendingRecord,
@@ -202,7 +203,9 @@ def test_the_bucket_follows_the_log_and_an_unknown_outcome_is_looked_at(tmp_path
         unified_log = UnifiedLog(local)
         clock = ManualClock()
         with ThreadPoolExecutor(1) as executor:
-            archive = StateArchive(store, lambda: [unified_log], executor=executor, clock=clock)
+            archive = StateArchive(
+                store, lambda: [LedLog(unified_log, 0)], executor=executor, clock=clock
+            )
             assert await archive.run_once() == 0, "nothing is written over nothing"
             for offset in (1, 2):
                 records = memoryview(bytearray(batch(0, [commit("a", offset)])))
@@ -254,7 +257,9 @@ def test_groups_whose_tombstones_were_compacted_away_unread_are_gone(tmp_path: P
         append(log, [commit("gone", 1)])
         with ThreadPoolExecutor(1) as executor:
             logs = [UnifiedLog(log)]
-            archive = StateArchive(store, lambda: logs, executor=executor, clock=clock)
+            archive = StateArchive(
+                store, lambda: [LedLog(one, 0) for one in logs], executor=executor, clock=clock
+            )
             assert await archive.run_once() == 1
             # Its tombstone was at offset 1.
             log.reset_to(2)
@@ -281,7 +286,9 @@ def test_a_partition_whose_upload_fails_waits_for_itself_alone(tmp_path: Path) -
         store.add_fault(denied)
         with ThreadPoolExecutor(1) as executor:
             logs = [UnifiedLog(local) for local in locals_]
-            archive = StateArchive(store, lambda: logs, executor=executor, clock=clock)
+            archive = StateArchive(
+                store, lambda: [LedLog(one, 0) for one in logs], executor=executor, clock=clock
+            )
             for _ in range(100):
                 await archive.run_once()
                 clock.advance_ms(500)
@@ -303,7 +310,9 @@ def test_what_a_log_lost_while_its_folder_was_offline_leaves_the_bucket(tmp_path
     async def scenario(executor: ThreadPoolExecutor) -> None:
         store = MemoryStore()
         log = UnifiedLog(open_log(tmp_path / "log"))
-        archive = StateArchive(store, lambda: [log], executor=executor, clock=ManualClock())
+        archive = StateArchive(
+            store, lambda: [LedLog(log, 0)], executor=executor, clock=ManualClock()
+        )
 
         async def archived(*groups: str) -> set[tuple[bytes, bytes]]:
             for group in groups:
@@ -326,7 +335,7 @@ def test_a_late_write_of_a_dead_broker_does_not_stop_its_successor(tmp_path: Pat
         store.put(state_key(GROUPS_PREFIX, 0), batch(0, [commit("a", 1)]))
         with ThreadPoolExecutor(1) as executor:
             archive = StateArchive(
-                store, lambda: [UnifiedLog(local)], executor=executor, clock=clock
+                store, lambda: [LedLog(UnifiedLog(local), 0)], executor=executor, clock=clock
             )
             store.late = batch(0, [commit("a", 2)])
             for offset in (3, 4):
@@ -354,7 +363,7 @@ def test_no_state_of_the_groups_comes_back_as_it_was(tmp_path: Path) -> None:
         etags = []
         with ThreadPoolExecutor(1) as executor:
             archive = StateArchive(
-                store, lambda: [UnifiedLog(local)], executor=executor, clock=clock
+                store, lambda: [LedLog(UnifiedLog(local), 0)], executor=executor, clock=clock
             )
             (key, value) = commit("a", 1)
             for records in ([(key, value)], [(key, None)]) * 3:
@@ -382,7 +391,7 @@ def test_what_was_deleted_of_the_groups_is_written_again(tmp_path: Path, then: s
         store, local, clock = MemoryStore(), open_log(tmp_path), ManualClock()
         with ThreadPoolExecutor(1) as executor:
             archive = StateArchive(
-                store, lambda: [UnifiedLog(local)], executor=executor, clock=clock
+                store, lambda: [LedLog(UnifiedLog(local), 0)], executor=executor, clock=clock
             )
             groups = [commit("a", 1)]
             append(local, groups)
@@ -403,7 +412,9 @@ def test_what_was_deleted_of_the_groups_is_written_again(tmp_path: Path, then: s
             assert found is not None
             assert [(record.key, record.value) for record in found] == groups
             # Another broker, who writes what this one wrote, still is one.
-            other = StateArchive(store, lambda: [UnifiedLog(local)], executor=executor, clock=clock)
+            other = StateArchive(
+                store, lambda: [LedLog(UnifiedLog(local), 0)], executor=executor, clock=clock
+            )
             assert await other.run_once() == 1
             append(local, [commit("c", 3)])
             assert await archive.run_once() == 0
@@ -422,7 +433,7 @@ def test_the_line_about_deleted_state_is_right_for_groups_and_for_transactional_
         with ThreadPoolExecutor(1) as executor:
             archive = StateArchive(
                 store,
-                lambda: [UnifiedLog(local)],
+                lambda: [LedLog(UnifiedLog(local), 0)],
                 executor=executor,
                 clock=clock,
                 topic=topic,
@@ -456,7 +467,11 @@ def test_commits_are_exposed_until_they_are_written_and_unknown_before_the_first
         with ThreadPoolExecutor(1) as executor:
             logs = [UnifiedLog(local)]
             archive = StateArchive(
-                store, lambda: logs, executor=executor, clock=clock, interval_ms=10_000
+                store,
+                lambda: [LedLog(one, 0) for one in logs],
+                executor=executor,
+                clock=clock,
+                interval_ms=10_000,
             )
             assert list(archive.exposures()) == [Exposure()]
             append(local, [commit("a", 1)])

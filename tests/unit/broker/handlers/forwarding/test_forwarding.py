@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
@@ -64,11 +64,16 @@ def local(request: Any, _: RequestContext) -> IncrementalAlterConfigsResponse:
     return IncrementalAlterConfigsResponse(responses=rows)
 
 
+async def at_once(_: Iterable[str]) -> None:
+    """All topics are known."""
+
+
 def forwarding(
     envelope: Answer | None,
     work: Callable[[dict[ApiKey, Handler], FakeController], Awaitable[None]],
     *,
     request_s_max: float = 30.0,
+    arrived: Callable[[Iterable[str]], Awaitable[None]] = at_once,
 ) -> None:
     async def run() -> None:
         answers = {} if envelope is None else {ApiKey.ENVELOPE: envelope}
@@ -79,7 +84,8 @@ def forwarding(
             connect = connect_by(PeerSecurity(listener="C"), client_id="b", clock=CLOCK)
             channel = ControllerChannel(quorum, connect, CLOCK, request_s_max=request_s_max)
             locally = dict.fromkeys((ApiKey.ALTER_CONFIGS, ApiKey.INCREMENTAL_ALTER_CONFIGS), local)
-            handlers = forwarding_handlers(Forwarder(channel, CLOCK), locally)
+            forwarder = Forwarder(channel, CLOCK, arrived=arrived)
+            handlers = forwarding_handlers(forwarder, locally)
             try:
                 await work(handlers, controller)
             finally:
@@ -262,3 +268,19 @@ def test_a_broker_advertises_of_forwarded_requests_what_its_controllers_take() -
     found = {one.api_key: one.max_version for one in ranges_with(known)}  # type: ignore[arg-type]
     everything = {one.api_key: one.max_version for one in RANGES_OF_BROKERS}
     assert found == {**everything, ApiKey.ALTER_PARTITION_REASSIGNMENTS: 0}
+
+
+@pytest.mark.parametrize("is_tried_only", [False, True])
+def test_topics_are_known_here_when_their_creation_is_answered(is_tried_only: bool) -> None:
+    awaited: list[list[str]] = []
+
+    async def arrived(names: Iterable[str]) -> None:
+        awaited.append(list(names))
+
+    async def work(handlers: dict[ApiKey, Handler], _: FakeController) -> None:
+        create: Any = handlers[ApiKey.CREATE_TOPICS]
+        answer = await create(CREATE.replaced(validate_only=is_tried_only), context(7))
+        assert [one.name for one in answer.topics] == ["a"]
+        assert awaited == ([] if is_tried_only else [["a"]])
+
+    forwarding(created_from([]), work, arrived=arrived)

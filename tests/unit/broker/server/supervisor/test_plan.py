@@ -82,13 +82,11 @@ def test_with_rules_the_brokers_may_ask_each_other_and_users_keep_their_rights()
         ("listeners=PLAINTEXT://127.0.0.1:0", "need a first port"),
         ("listeners=PLAINTEXT://127.0.0.1:1", "need a first port, 2 at least"),
         ("listeners=PLAINTEXT://127.0.0.1:65532", "no ports are left"),
-        ("strandline.remote.url=file:///x", "do not archive yet"),
     ],
 )
 def test_what_several_brokers_cannot_have_is_refused(given: str, fault: str) -> None:
-    archive = ["remote.log.storage.system.enable=true"] if "remote" in given else []
     with pytest.raises(InvalidConfig, match=fault):
-        planned("log.dirs=/a", given, *archive)
+        planned("log.dirs=/a", given)
 
 
 def test_the_secret_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:

@@ -1,0 +1,160 @@
+"""Several brokers have one archive: each writes what it leads, one of them what is done once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from strandline.broker.cluster.metadata.log_reader import read_history
+from strandline.storage.model import TopicIdPartition
+from strandline.storage.remote.manifest import store as manifest_store
+from strandline.storage.remote.manifest.cluster_info import load_cluster_info
+from strandline.storage.remote.manifest.topic_info import list_topics
+from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+from tests.support.broker import BrokerProcess, eventually
+from tests.support.own_process import run_here
+from tests.support.several_brokers import SeveralBrokers
+from tests.system.cluster.test_several_brokers import WAIT_S, fill, read
+
+TIERED = {"remote.storage.enable": "true", "segment.ms": "500", "segment.bytes": "1048576"}
+SETTINGS = {
+    "remote.log.storage.system.enable": "true",
+    "remote.log.manager.task.interval.ms": "300",
+    "strandline.remote.groups.upload.ms": "300",
+    "strandline.remote.delete.grace.ms": "100",
+    "strandline.remote.check.interval.ms": "1000",
+    "offsets.topic.num.partitions": "3",
+    # Segments are closed by their age.
+    "log.initial.task.delay.ms": "100",
+    "log.retention.check.interval.ms": "300",
+}
+
+
+class Archived:
+    """A cluster with an archive in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bucket = folder / "bucket"
+        self.bucket.mkdir(parents=True)
+        self.url = f"file://{self.bucket}"
+        self.settings = {**SETTINGS, "strandline.remote.url": self.url}
+        words = (f"{name}={value}" for name, value in self.settings.items())
+        self.brokers = SeveralBrokers(folder / "brokers", *words)
+
+    @property
+    def store(self) -> LocalDirectoryStore:
+        return LocalDirectoryStore(self.bucket)
+
+    def create(self, topic: str, *, partitions: int = 6) -> AdminClient:
+        admin = AdminClient({"bootstrap.servers": self.brokers.bootstrap})
+        new = NewTopic(topic, partitions, 1, config=TIERED)
+        admin.create_topics([new])[topic].result(WAIT_S)
+        return admin
+
+    def archived(self, topic: str) -> int:
+        """How many offsets of a topic the closed segments in the bucket have."""
+        manifests = (
+            manifest_store.load(self.store, TopicIdPartition(topic, info.topic_id, number))
+            for info in list_topics(self.store)
+            if info.topic == topic
+            for number in range(info.partition_count)
+        )
+        return sum(one.manifest.end_offset for one in manifests if one is not None)
+
+    def run(self, *words: str) -> str:
+        done = run_here(
+            [*words, "--remote", self.url], environment=dict(os.environ), folder=self.folder
+        )
+        assert done.code == 0, done.text
+        return done.text
+
+    def mirrored(self) -> set[str]:
+        """The topics in the mirror of the metadata."""
+        info = load_cluster_info(self.store)
+        assert info is not None
+        return set(read_history(self.store, cluster_id=info.cluster_id).image.topics)
+
+    def folders_of(self, topic: str) -> list[Path]:
+        return [*self.bucket.glob(f"topics/{topic}-????????-*")]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archived]:
+    archived = Archived(tmp_path_factory.mktemp("archived"))
+    with archived.brokers:
+        yield archived
+
+
+def test_each_broker_archives_what_it_leads(cluster: Archived) -> None:
+    cluster.create("shared")
+    values = [b"%d" % number for number in range(900)]
+    fill(cluster.brokers, "shared", values)
+    eventually(lambda: cluster.archived("shared") == 900)
+    assert {path.name for path in (cluster.bucket / "changes").iterdir()} == {
+        "1.json",
+        "2.json",
+        "3.json",
+    }
+    assert not (cluster.bucket / "changes.json").exists()
+    assert "whole" in cluster.run("archive", "verify", "--topic", "shared")
+
+
+def test_a_killed_broker_goes_on_with_its_archive_under_its_next_epoch(cluster: Archived) -> None:
+    cluster.create("killed")
+    fill(cluster.brokers, "killed", [b"%d" % number for number in range(300)])
+    eventually(lambda: cluster.archived("killed") == 300)
+    for name in ("broker 1", "controller", "broker 3"):
+        cluster.brokers.kill(name)
+        fill(cluster.brokers, "killed", [name.encode()] * 300)
+    eventually(lambda: cluster.archived("killed") == 1200)
+    assert len(read(cluster.brokers, "killed", 1200)) == 1200
+    assert "whole" in cluster.run("archive", "verify", "--topic", "killed")
+
+
+def test_a_deleted_topic_leaves_nothing_in_the_bucket(cluster: Archived) -> None:
+    admin = cluster.create("doomed")
+    fill(cluster.brokers, "doomed", [b"%d" % number for number in range(300)])
+    eventually(lambda: cluster.archived("doomed") == 300)
+    admin.delete_topics(["doomed"])["doomed"].result(WAIT_S)
+    eventually(lambda: not cluster.folders_of("doomed"))
+    eventually(lambda: "doomed" not in cluster.mirrored())
+
+
+def test_what_was_archived_is_restored_as_one_broker(tmp_path: Path) -> None:
+    archived = Archived(tmp_path)
+    with archived.brokers as brokers:
+        archived.create("kept")
+        values = [b"%d" % number for number in range(900)]
+        fill(brokers, "kept", values)
+        commits = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "readers"})
+        commits.commit(offsets=[TopicPartition("kept", 0, 17)], asynchronous=False)
+        commits.close()
+        eventually(lambda: archived.archived("kept") == 900)
+        assert brokers.stop() == 0
+    settings = {**archived.settings, "node.id": "7"}
+    lone = tmp_path / "lone"
+    restored = run_here(
+        [
+            "restore",
+            *(word for name, value in settings.items() for word in ("--set", f"{name}={value}")),
+            *("--set", f"log.dirs={lone / 'data'}"),
+        ],
+        environment=dict(os.environ),
+        folder=tmp_path,
+    )
+    assert restored.code == 0, restored.text
+    with BrokerProcess(lone, settings=settings) as broker:
+        assert sorted(read(broker, "kept", 900)) == sorted(values)
+        fill(broker, "kept", values)
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
+        (found,) = consumer.committed([TopicPartition("kept", 0)], timeout=WAIT_S)
+        consumer.close()
+        assert found.offset == 17
+        eventually(lambda: archived.archived("kept") == 1800)
+    assert "whole" in archived.run("archive", "verify")
