@@ -11,7 +11,7 @@ parts. Without a controller in time the answer is REQUEST_TIMED_OUT, which clien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, Final
 
@@ -51,20 +51,25 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.protocol.schema.schema import Response
 
 Refuse = Callable[[Any, ErrorCode], Response]
+Forward = Callable[[Any, RequestContext], Coroutine[object, None, Response]]
 
 
 def forwarding_handlers(
     forwarder: Forwarder, local: Mapping[ApiKey, Handler]
 ) -> dict[ApiKey, Handler]:
     """Returns the handlers that forward; `local` has those of this broker."""
-    handlers = {key: _forwarded(forwarder, refuse) for key, refuse in REFUSALS.items()}
-    handlers[ApiKey.CREATE_TOPICS] = _known_here(forwarder, handlers[ApiKey.CREATE_TOPICS])
+    handlers: dict[ApiKey, Handler] = {
+        key: _forwarded(forwarder, refuse) for key, refuse in REFUSALS.items()
+    }
+    handlers[ApiKey.CREATE_TOPICS] = _known_here(
+        forwarder, _forwarded(forwarder, REFUSALS[ApiKey.CREATE_TOPICS])
+    )
     for key, rows in _WITH_LOGGERS.items():
         handlers[key] = _split(handlers[key], local[key], rows)
     return handlers
 
 
-def _forwarded(forwarder: Forwarder, refuse: Refuse) -> Handler:
+def _forwarded(forwarder: Forwarder, refuse: Refuse) -> Forward:
     async def forward(request: Any, context: RequestContext) -> Response:
         try:
             return await forwarder.forward(
@@ -81,11 +86,12 @@ def _forwarded(forwarder: Forwarder, refuse: Refuse) -> Handler:
     return forward
 
 
-def _known_here(forwarder: Forwarder, forward: Handler) -> Handler:
+def _known_here(forwarder: Forwarder, forward: Forward) -> Handler:
     """Returns what answers when the new topics are known here: the client asks for them next."""
 
     async def create(request: CreateTopicsRequest, context: RequestContext) -> Response:
-        answer: CreateTopicsResponse = await forward(request, context)
+        answer = await forward(request, context)
+        assert isinstance(answer, CreateTopicsResponse)
         if not request.validate_only:
             await forwarder.arrived(one.name for one in answer.topics if not one.error_code)
         return answer
