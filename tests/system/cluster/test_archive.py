@@ -303,3 +303,23 @@ def test_what_was_archived_is_restored_as_one_broker(tmp_path: Path, s3_bucket: 
         assert found.offset == 17
         eventually(lambda: archived.archived("kept") == 2700)
     assert "whole" in archived.run("archive", "verify")
+
+
+def test_the_archive_of_a_lone_broker_goes_on_as_that_of_several(tmp_path: Path) -> None:
+    archived = Archived(tmp_path)
+    values = [b"%d" % number for number in range(300)]
+    with BrokerProcess(archived.brokers.folder, settings=archived.settings) as lone:
+        admin = AdminClient({"bootstrap.servers": lone.bootstrap})
+        admin.create_topics([NewTopic("kept", 3, 1, config=TIERED)])["kept"].result(WAIT_S)
+        fill(lone, "kept", values)
+        eventually(lambda: archived.archived("kept") == 300)
+        assert lone.stop() == 0
+    with archived.brokers as brokers:
+        fill(brokers, "kept", values)
+        archived.create("spread")
+        fill(brokers, "spread", values)
+        eventually(lambda: (archived.archived("kept"), archived.archived("spread")) == (600, 300))
+        eventually(lambda: archived.mirrored() >= {"kept", "spread"})
+        assert sorted(read(brokers, "kept", 600)) == sorted(2 * values)
+        assert brokers.stop() == 0
+    assert "whole" in archived.run("archive", "verify")
