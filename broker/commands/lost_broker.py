@@ -13,7 +13,7 @@ A run that was interrupted after 3 is repeated: the partitions are still those o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Final, TypeVar
@@ -39,11 +39,14 @@ from strandline.broker.protocol.messages.unregister_broker import (
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.protocol.schema.schema import Request, Response
+from strandline.broker.tools.client.connection import ClusterConnection
 from strandline.broker.tools.client.failures import ToolFailure
+from strandline.broker.tools.nodes.quorum import Unasked, ask_first
 from strandline.storage.errors import ObjectNotFound
 from strandline.storage.model import Offset, TopicId, TopicIdPartition
 from strandline.storage.remote.keys import GROUPS_PREFIX, TRANSACTIONS_PREFIX, state_key
 from strandline.storage.remote.manifest import store as manifest_store
+from strandline.storage.remote.manifest.cluster_info import load_cluster_info
 from strandline.storage.remote.object_store.interface import ObjectStore
 
 ANSWER_S_MAX: Final = 30.0
@@ -52,6 +55,7 @@ LEADER_S_MAX: Final = 30.0
 LOOK_S: Final = 0.25
 _NOBODY: Final = -1
 
+T = TypeVar("T")
 AnswerT = TypeVar("AnswerT", bound=Response)
 
 
@@ -103,6 +107,22 @@ class Remains:
         if self.state:
             return "what was committed since"
         return "all of it" if self.end is None else f"what was written from {self.end} on"
+
+
+def asked(connection: ClusterConnection, ask: Callable[[PeerConnection], Awaitable[T]]) -> T:
+    """Asks the first broker that answers. Raises ToolFailure."""
+    try:
+        return asyncio.run(ask_first(connection, ask))
+    except Unasked as error:
+        raise ToolFailure(f"no broker answers: {error}") from None
+
+
+def check_owner(store: ObjectStore, cluster_id: str) -> None:
+    """Raises ToolFailure if the archive is another cluster's. Blocks."""
+    owner = load_cluster_info(store)
+    if owner is None or owner.cluster_id != cluster_id:
+        found = "no archive" if owner is None else f"the archive of cluster {owner.cluster_id}"
+        raise ToolFailure(f"{store.url} has {found}, this is cluster {cluster_id}")
 
 
 # --- 1 the cluster -------------------------------------------------------------------------------

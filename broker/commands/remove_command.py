@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,16 +41,17 @@ def add_remove(actions: Commands) -> None:
 
 
 def _remove(options: argparse.Namespace) -> int:
-    from strandline.broker.commands.lost_broker import find_lost, remains_of, take_over
-    from strandline.broker.tools.nodes.quorum import Unasked, ask_first
-    from strandline.storage.remote.manifest.cluster_info import load_cluster_info
+    from strandline.broker.commands.lost_broker import (
+        asked,
+        check_owner,
+        find_lost,
+        remains_of,
+        take_over,
+    )
     from strandline.storage.remote.open_store import open_store
 
     connection = chosen_connection(options)
-    try:
-        lost = asyncio.run(ask_first(connection, partial(find_lost, node_id=options.node_id)))
-    except Unasked as error:
-        raise ToolFailure(f"no broker answers: {error}") from None
+    lost = asked(connection, partial(find_lost, node_id=options.node_id))
     if not lost.is_registered and not lost.partitions:
         raise ToolFailure(f"the cluster has no broker {lost.node_id}, and nothing that was on it")
     store = open_store(
@@ -60,14 +60,11 @@ def _remove(options: argparse.Namespace) -> int:
         region=options.region,
         ca_file=options.ca_file,
     )
-    owner = load_cluster_info(store)
-    if owner is None or owner.cluster_id != lost.cluster_id:
-        found = "no archive" if owner is None else f"the archive of cluster {owner.cluster_id}"
-        raise ToolFailure(f"{store.url} has {found}, this is cluster {lost.cluster_id}")
+    check_owner(store, lost.cluster_id)
     remains = list(remains_of(store, lost.partitions))
     _print_plan(lost, remains)
     confirm(f"broker {lost.node_id} is removed, and what is named as lost is lost", yes=options.yes)
-    outcome = asyncio.run(ask_first(connection, partial(take_over, lost=lost)))
+    outcome = asked(connection, partial(take_over, lost=lost))
     for name, reason in outcome.refused.items():
         say(f"{name} is not taken over: {reason}")
     for name in outcome.leaderless:
