@@ -24,6 +24,7 @@ from strandline.broker.controller.messages import (
     RegisterBroker,
     ReplicaInFolder,
 )
+from strandline.broker.controller.partitions.lost import in_lost_folders
 from strandline.broker.controller.sessions import BrokerSessions, Registration
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import RequestContext
@@ -88,7 +89,20 @@ class BrokerHandlers:
         log.info(
             "broker registered", extra={"fields": {"broker": node, "epoch": result.broker_epoch}}
         )
+        self._tell_lost_folders(node)
         return BrokerRegistrationResponse(broker_epoch=result.broker_epoch)
+
+    def _tell_lost_folders(self, node: int) -> None:
+        image = self._view.image
+        broker = image.brokers.get(node)
+        lost = [] if broker is None else list(in_lost_folders(image, broker))
+        if lost:
+            topic, partition = lost[0]
+            first = f"{topic.name}-{partition.partition}"
+            log.warning(
+                "broker lacks log folders that have its partitions",
+                extra={"fields": {"broker": node, "partitions": len(lost), "first": first}},
+            )
 
     async def beat(
         self, request: BrokerHeartbeatRequest, context: RequestContext

@@ -33,6 +33,8 @@ from strandline.storage.model import Offset
 
 # A follower has `num.replica.fetchers` sessions; those of hundreds of brokers.
 SESSIONS_MAX: Final = 1000
+# In all sessions; half a kilobyte each.
+PARTITIONS_MAX: Final = 500_000
 # As long as a fetch of an idle follower waits.
 SWEEP_MS: Final = 500
 
@@ -223,10 +225,14 @@ class ReplicaSessions:
         while session_id in self._sessions:
             session_id = entropy.number(1, SESSION_ID_MAX)
         session = self._sessions[session_id] = ReplicaSession(session_id, broker_id, user)
-        if len(self._sessions) > SESSIONS_MAX:
+        while len(self._sessions) > 1 and self._is_full():
             _, oldest = self._sessions.popitem(last=False)
             oldest.close()
         return session
+
+    def _is_full(self) -> bool:
+        count = sum(len(one.partitions) for one in self._sessions.values())
+        return len(self._sessions) > SESSIONS_MAX or count > PARTITIONS_MAX
 
     def _end(self, session_id: int, user: str) -> None:
         session = self._sessions.get(session_id)
