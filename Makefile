@@ -69,12 +69,20 @@ demo: $(DEMO) $(MINISTACK) java ## the main job on real data: produce, archive t
 	@$(PY) -m demo $(DEMO_ARGS)
 
 .PHONY: demo-cluster
-demo-cluster: $(DEMO) ## three brokers, a producer and a group, and kill -9 of one: how long its partitions wait
+demo-cluster: $(DEMO) java ## three brokers, a producer and a group, kill -9 of one: how long its partitions wait; and Spark
+	@$(MAKE) $(JAR)
 	@$(PY) -m demo.cluster $(DEMO_ARGS)
 
+# Types are checked beside the tests, which leave a core idle now and then.
 .PHONY: test
-test: $(DEV) commands ## everything CI runs: static checks and all tests
-	@$(SIDE_BY_SIDE) static collect $(MINISTACK) jar
+test: ## everything CI runs: static checks and all tests
+	@scripts/python > /dev/null
+	@$(SIDE_BY_SIDE) $(DEV) $(MINISTACK) packages
+	@$(SIDE_BY_SIDE) lint floors collect jar
+	@$(MAKE) --jobs 2 types all-tests
+
+.PHONY: all-tests
+all-tests:
 	$(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15 -m "not heavy"
 
 .PHONY: check
@@ -118,6 +126,12 @@ floors: $(DEV)
 .PHONY: java
 java:
 	@scripts/java
+
+# One after the other: Debian installs nothing beside something else.
+.PHONY: packages
+packages:
+	@$(MAKE) commands
+	@$(MAKE) java
 
 # Those of the pages, whose tests run what they say.
 .PHONY: commands

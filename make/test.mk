@@ -36,8 +36,8 @@ fuzz: $(DEV) ## mutated requests of real clients for minutes (MINUTES=5 FUZZ_ARG
 	@$(PY) -m tests.system.fuzz.broker_fuzz --minutes $(MINUTES) $(FUZZ_ARGS)
 
 .PHONY: exactly-once
-exactly-once: $(DEV) $(MINISTACK) jar ## transactions while broker and workers are killed, for minutes (MINUTES=5 SEED=7)
-	@$(PY) -m tests.system.transactions.exactly_once --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+exactly-once: $(DEV) $(MINISTACK) jar ## transactions while broker and workers are killed, for minutes (MINUTES=5 SEED=7 BROKERS=3)
+	@$(PY) -m tests.system.transactions.exactly_once --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS))
 
 .PHONY: table-histories
 table-histories: $(DEV) ## random histories of tables: kills, two writers, lost answers, for minutes (MINUTES=5 SEED=7)

@@ -57,6 +57,7 @@ def run_demo(data: Path) -> tuple[int, str]:
 
 @pytest.mark.heavy
 @pytest.mark.slow
+@pytest.mark.spark
 @pytest.mark.clients
 def test_a_cluster_whose_broker_is_killed_keeps_what_it_acknowledged(tmp_path: Path) -> None:
     done = subprocess.run(

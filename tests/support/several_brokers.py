@@ -14,7 +14,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support.broker import END_TIMEOUT_S, REPOSITORY, START_TIMEOUT_S
+from tests.support.broker import (
+    END_TIMEOUT_S,
+    REPOSITORY,
+    START_TIMEOUT_S,
+    children_of,
+)
 
 NODE = re.compile(
     r"(?P<name>controller|broker \d+) at .*, folder (?P<folder>.*), process (?P<pid>\d+)$"
@@ -121,6 +126,19 @@ class SeveralBrokers:
 
     def kill(self, name: str) -> None:
         os.kill(self.pids[name], signal.SIGKILL)
+
+    def present_pids(self) -> dict[str, int]:
+        """Those that run now, by name: a process that ended has another one."""
+        found = {}
+        for pid, words in children_of(self.pid):
+            folder = re.search(r"/(controller|broker-\d+)/supervised\.properties", words)
+            if folder is not None:
+                found[folder[1].replace("-", " ")] = pid
+        return found
+
+    def kill_present(self, name: str) -> None:
+        """Kills the process that has this name now."""
+        os.kill(self.present_pids()[name], signal.SIGKILL)
 
     def await_ends(self) -> None:
         """Waits until none of its processes is left."""

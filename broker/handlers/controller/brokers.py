@@ -24,6 +24,7 @@ from strandline.broker.controller.messages import (
     RegisterBroker,
     ReplicaInFolder,
 )
+from strandline.broker.controller.partitions.lost import in_lost_folders
 from strandline.broker.controller.sessions import BrokerSessions, Registration
 from strandline.broker.handlers.services.limits import refuse_partition_flood
 from strandline.broker.handlers.services.services import RequestContext
@@ -48,6 +49,7 @@ from strandline.broker.protocol.messages.broker_registration import (
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import StorageError
+from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +70,7 @@ class BrokerHandlers:
         self._time = time
         # By the other end of the connection, whose heartbeats come by it.
         self._heard_by: dict[str, Registration] = {}
+        self._quiet_log = QuietLog(log)
 
     async def register(
         self, request: BrokerRegistrationRequest, context: RequestContext
@@ -88,7 +91,22 @@ class BrokerHandlers:
         log.info(
             "broker registered", extra={"fields": {"broker": node, "epoch": result.broker_epoch}}
         )
+        self._tell_lost_folders(node)
         return BrokerRegistrationResponse(broker_epoch=result.broker_epoch)
+
+    def _tell_lost_folders(self, node: int) -> None:
+        image = self._view.image
+        broker = image.brokers.get(node)
+        lost = [] if broker is None else list(in_lost_folders(image, broker))
+        if lost:
+            topic, partition = lost[0]
+            first = f"{topic.name}-{partition.partition}"
+            self._quiet_log.say(
+                logging.WARNING,
+                "broker lacks log folders that have its partitions",
+                node,
+                {"broker": node, "partitions": len(lost), "first": first},
+            )
 
     async def beat(
         self, request: BrokerHeartbeatRequest, context: RequestContext

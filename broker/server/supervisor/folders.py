@@ -42,6 +42,7 @@ from strandline.broker.server.supervisor.moved_metadata import (
 )
 from strandline.broker.server.supervisor.plan import CONTROLLER_ID, broker_folder
 from strandline.broker.server.upkeep.folder_marks import (
+    ARCHIVE_MARK,
     BROKERS_MARK,
     CONTROLLER_FOLDER,
     METADATA_FOLDER,
@@ -81,6 +82,7 @@ _FORMER: Final = ".former"
 _BROKER: Final = re.compile(r"broker-(\d+)")
 _FILES: Final = frozenset(
     (
+        ARCHIVE_MARK,
         checkpoint.META_PROPERTIES,
         checkpoint.CLEAN_SHUTDOWN,
         checkpoint.MOVES,

@@ -85,10 +85,11 @@ def check_alone(image: MetadataImage, *kept: NodeId) -> None:
 
 
 def check_not_archived(image: MetadataImage) -> None:
-    """Raises InvalidConfig for topics with an archive, which several brokers do not serve yet."""
+    """Raises InvalidConfig for topics with an archive: a cluster keeps it in another way."""
     tiered = sorted(topic.name for topic in image.topics.values() if is_tiered(topic))
     if tiered:
         raise InvalidConfig(
-            f"{counted(len(tiered), 'topic')} with an archive ({', '.join(tiered[:SHOWN_MAX])}):"
-            " several brokers do not archive yet, so the folder stays that of a lone broker"
+            f"{counted(len(tiered), 'topic')} with an archive ({', '.join(tiered[:SHOWN_MAX])}),"
+            " which a lone broker cannot take over from several: let `strandline restore` make one"
+            " broker of the bucket, in empty folders"
         )

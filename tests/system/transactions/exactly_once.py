@@ -247,8 +247,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
+    parser.add_argument("--brokers", type=int, default=1, help="without an archive, if several")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
+    if options.brokers > 1:
+        from tests.system.transactions.over_brokers import run_alone as run_over_brokers
+
+        return run_over_brokers(brokers=options.brokers, seed=options.seed, minutes=options.minutes)
     code = 0
     for trial in (Trial(), WireTrial()):
         print(f"{type(trial).__name__}:", flush=True)

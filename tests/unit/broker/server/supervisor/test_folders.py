@@ -16,7 +16,11 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.loading import load_config
 from strandline.broker.protocol.formats.metadata_records import MetadataRecord
 from strandline.broker.server.supervisor.folders import become_one, become_several, locked
-from strandline.broker.server.upkeep.folder_marks import METADATA_FOLDER, are_of_several
+from strandline.broker.server.upkeep.folder_marks import (
+    ARCHIVE_MARK,
+    METADATA_FOLDER,
+    are_of_several,
+)
 from strandline.storage.crash_points import (
     CRASH_POINTS,
     SEVERAL_BEFORE_UNMARK,
@@ -215,12 +219,14 @@ def test_the_folder_of_another_id_is_refused(world: World) -> None:
         become_several(config)
 
 
-def test_topics_with_an_archive_stay_with_a_lone_broker(world: World) -> None:
+def test_topics_with_an_archive_go_to_several_and_not_back(world: World) -> None:
+    (world.first / ARCHIVE_MARK).write_text("file:///archive")
     tiered = {"remote.storage.enable": "true"}
     world.append(topic_records("tiered", uuid.uuid4(), ((1,),), tiered))
+    world.several()
+    assert (world.first / "broker-1" / ARCHIVE_MARK).exists()
     with pytest.raises(InvalidConfig, match="1 topic with an archive"):
-        world.several()
-    assert not are_of_several(world.config().logs.dirs)
+        world.one()
 
 
 def test_a_new_folder_among_those_of_log_dirs_comes_along(tmp_path: Path) -> None:

@@ -1,0 +1,216 @@
+"""What goes wrong around several brokers is told, and costs no record that was acknowledged."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.broker import REPOSITORY, eventually
+from tests.support.several_brokers import SeveralBrokers
+
+WAIT_S = 60
+PARTITIONS = 4
+BROKERS = 2
+SETTINGS = (
+    "offsets.topic.num.partitions=2",
+    "transaction.state.log.num.partitions=2",
+    # A broker that stands still is missed soon.
+    "broker.session.timeout.ms=2000",
+    "broker.heartbeat.interval.ms=300",
+)
+
+
+def brokers(folder: Path) -> SeveralBrokers:
+    return SeveralBrokers(folder, *SETTINGS, brokers=BROKERS)
+
+
+def admin_of(cluster: SeveralBrokers) -> AdminClient:
+    return AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+
+def create(cluster: SeveralBrokers, *topics: str) -> None:
+    admin = admin_of(cluster)
+    for future in admin.create_topics([NewTopic(one, PARTITIONS, 1) for one in topics]).values():
+        future.result(WAIT_S)
+    eventually(lambda: all(-1 not in leaders(cluster, one) for one in topics))
+
+
+def leaders(cluster: SeveralBrokers, topic: str) -> list[int]:
+    """By partition, -1 for one without, as broker 1 knows them."""
+    # A new client knows no other broker yet.
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{cluster.port}"})
+    found = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+    return [found[number].leader for number in sorted(found)] or [-1]
+
+
+@contextmanager
+def standing_still(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def written(
+    cluster: SeveralBrokers, topic: str, partition: int, values: range
+) -> list[BaseException]:
+    """The errors of these records, which have so long."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 1})
+    failed: list[BaseException] = []
+    for value in values:
+        producer.produce(
+            topic,
+            b"%d" % value,
+            partition=partition,
+            on_delivery=lambda error, _: error and failed.append(KafkaException(error)),
+        )
+    assert producer.flush(WAIT_S) == 0
+    return failed
+
+
+def values_in(cluster: SeveralBrokers, topic: str) -> list[int]:
+    """All committed records, in the order of their values."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": f"reads-{time.monotonic_ns()}",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+        }
+    )
+    places = [TopicPartition(topic, number, 0) for number in range(PARTITIONS)]
+    consumer.assign(places)
+    found: list[int] = []
+
+    def is_read() -> bool:
+        found.extend(int(one.value()) for one in consumer.consume(500, 0.2) if not one.error())
+        ends = [consumer.get_watermark_offsets(one, timeout=WAIT_S)[1] for one in places]
+        at = {one.partition: max(one.offset, 0) for one in consumer.position(places)}
+        return all(at[one.partition] >= end for one, end in zip(places, ends, strict=True))
+
+    eventually(is_read)
+    consumer.close()
+    return sorted(found)
+
+
+def status(cluster: SeveralBrokers) -> str:
+    words = ("cluster", "status", "--bootstrap-server", f"127.0.0.1:{cluster.port}")
+    return subprocess.run(
+        [sys.executable, "-m", "strandline", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
+    ).stdout
+
+
+def test_while_the_controller_stands_still_leaders_serve_and_the_rest_waits_and_says_so(
+    tmp_path: Path,
+) -> None:
+    with brokers(tmp_path) as cluster:
+        create(cluster, "served")
+        admin = admin_of(cluster)
+        with standing_still(cluster.pids["controller"]):
+            for partition in range(PARTITIONS):
+                assert written(cluster, "served", partition, range(10)) == []
+            late = admin.create_topics(
+                [NewTopic("late", 1, 1)], operation_timeout=1, request_timeout=5
+            )["late"]
+            error = late.exception(WAIT_S)
+            assert isinstance(error, KafkaException)
+            assert "TIMED_OUT" in error.args[0].name()
+            eventually(lambda: "no metadata from the controller" in cluster.log_text())
+        eventually(lambda: "late2" in _created(admin, "late2"))
+        # It fenced nobody for the time in which it did not listen.
+        assert "broker fenced: its session expired" not in cluster.log_text()
+        assert values_in(cluster, "served") == sorted([*range(10)] * PARTITIONS)
+
+
+def _created(admin: AdminClient, topic: str) -> dict[str, object]:
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].exception(WAIT_S)
+    return dict(admin.list_topics(timeout=WAIT_S).topics)
+
+
+def test_a_broker_that_stands_still_is_fenced_and_comes_back_with_all_it_had(
+    tmp_path: Path,
+) -> None:
+    with brokers(tmp_path) as cluster:
+        create(cluster, "kept")
+        mine = leaders(cluster, "kept").index(2)
+        assert written(cluster, "kept", mine, range(50)) == []
+        with standing_still(cluster.pids["broker 2"]):
+            eventually(lambda: leaders(cluster, "kept")[mine] == -1)
+            said = status(cluster)
+            assert "broker 2 is fenced" in said
+            assert f"kept-{mine}" in said
+        eventually(lambda: leaders(cluster, "kept")[mine] == 2)
+        assert written(cluster, "kept", mine, range(50, 100)) == []
+        assert values_in(cluster, "kept") == [*range(100)]
+        # It went on, and was not started again.
+        assert "process ended, is started again" not in cluster.log_text()
+
+
+def test_transactions_count_once_if_the_supervisor_is_killed_in_the_middle(
+    tmp_path: Path,
+) -> None:
+    """Each acknowledged transaction is there, once, and of the others all or nothing."""
+    committed: list[int] = []
+    cluster = brokers(tmp_path)
+    with cluster:
+        create(cluster, "out")
+        producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "t"})
+        producer.init_transactions(WAIT_S)
+        for number in range(20):
+            producer.begin_transaction()
+            for partition in range(PARTITIONS):
+                producer.produce("out", b"%d" % (number * 10 + partition), partition=partition)
+            if number == 12:
+                producer.flush(WAIT_S)
+                cluster.stop(signal.SIGKILL)
+                break
+            producer.commit_transaction(WAIT_S)
+            committed += [number * 10 + partition for partition in range(PARTITIONS)]
+        cluster.await_ends()
+    with cluster:
+        again = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": "t"})
+        again.init_transactions(WAIT_S)
+        again.begin_transaction()
+        for partition in range(PARTITIONS):
+            again.produce("out", b"%d" % (1000 + partition), partition=partition)
+        again.commit_transaction(WAIT_S)
+        committed += [1000 + partition for partition in range(PARTITIONS)]
+        assert values_in(cluster, "out") == committed
+        assert cluster.stop() == 0
+        assert "Traceback" not in cluster.log_text()
+
+
+def test_a_broker_whose_folder_is_gone_serves_the_others_and_the_log_tells(tmp_path: Path) -> None:
+    cluster = brokers(tmp_path)
+    with cluster:
+        create(cluster, "kept")
+        for partition in range(PARTITIONS):
+            assert written(cluster, "kept", partition, range(10)) == []
+        lost = leaders(cluster, "kept").count(2)
+        assert cluster.stop() == 0
+        cluster.await_ends()
+    shutil.rmtree(cluster.data / "broker-2")
+    with cluster:
+        eventually(lambda: leaders(cluster, "kept").count(1) == PARTITIONS - lost)
+        # Its partitions stay with the folder that had them: nobody takes empty ones for them.
+        assert leaders(cluster, "kept").count(-1) == lost
+        assert f"{lost} partitions without a leader" in status(cluster)
+        assert (
+            f"broker lacks log folders that have its partitions broker=2 partitions={lost}"
+            in cluster.log_text()
+        )
