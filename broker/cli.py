@@ -162,11 +162,12 @@ def make_parser(command: str) -> CommandParser:
     if command in COMMANDS:
         COMMANDS[command](commands)
         return parser
+    from strandline.broker.commands.remove_command import add_remove
     from strandline.broker.tools.commands.arguments import add_commands
 
     for add in COMMANDS.values():
         add(commands)
-    add_commands(commands)
+    add_commands(commands, add_remove)
     return parser
 
 

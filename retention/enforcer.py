@@ -148,8 +148,9 @@ class RetentionEnforcer:
     # --- 2 move ------------------------------------------------------------------------------
 
     async def _drop_old_units(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> None:
-        if not unified_log.may_append:
-            # The archive reaches beyond the local log, and the log start would, too.
+        if not unified_log.may_append or _is_followed(unified_log):
+            # The archive reaches beyond the local log, and the log start would, too; or the leader
+            # decides what the archive keeps.
             return
         config = unified_log.config
         verdict = await self._judge_total(unified_log, now_ms)
@@ -165,6 +166,8 @@ class RetentionEnforcer:
         if not _is_gated_by_archive(unified_log):
             return
         if not unified_log.may_append or not config.archive_is_readable:
+            return
+        if _is_followed(unified_log):
             return
         searched_ms = self._searched_ms.get(unified_log.topic_partition)
         if searched_ms is not None and 0 <= now_ms - searched_ms < span_ms:
@@ -370,3 +373,8 @@ def _page_unit(page: PageRef) -> RetentionUnit:
         size_bytes=page.size_bytes,
         newest_ms=page.max_timestamp_ms if page.max_timestamp_ms >= 0 else 2**63 - 1,
     )
+
+
+def _is_followed(unified_log: UnifiedLog) -> bool:
+    """Whether another broker leads its archive, and moves its log start."""
+    return unified_log.remote is not None and unified_log.remote.life.is_followed

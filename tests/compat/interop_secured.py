@@ -270,6 +270,65 @@ def token_steps() -> Sequence[Step]:
             "by token",
         ),
         step(
+            "is refused the rules with a token",
+            ACLS,
+            "{token} --list",
+            "ClusterAuthorizationException",
+            fails=True,
+        ),
+        step(
+            "lets the subject of tokens change rules and settings",
+            ACLS,
+            f"{{admin}} --add --allow-principal User:{SUBJECT} --operation Alter"
+            " --operation AlterConfigs --cluster --topic orders",
+            "operation=ALTER_CONFIGS",
+        ),
+        step(
+            "makes a rule with a token",
+            ACLS,
+            "{token} --add --allow-principal User:bob --operation Read --topic orders",
+            r"principal=User:bob, host=\*, operation=READ, permissionType=ALLOW",
+        ),
+        step(
+            "lists rules with a token of a file",
+            ACLS,
+            "{token_file} --list --principal User:bob",
+            "name=orders, patternType=LITERAL",
+        ),
+        step(
+            "removes a rule with a token",
+            ACLS,
+            "{token} --remove --force --allow-principal User:bob --operation Read --topic orders",
+        ),
+        Step(
+            does="lists no removed rule with a token",
+            tool=ACLS,
+            arguments="{token} --list --principal User:bob",
+            expects=(),
+            lacks=("operation=READ",),
+            bootstrap_option="",
+        ),
+        step(
+            "alters a topic with a token",
+            CONFIGS,
+            "{token} --entity-type topics --entity-name orders --alter"
+            " --add-config retention.ms=3600000",
+            "Completed updating config for topic orders",
+        ),
+        step(
+            "describes a topic with a token of a file",
+            CONFIGS,
+            "{token_file} --entity-type topics --entity-name orders --describe",
+            "retention.ms=3600000",
+        ),
+        step(
+            "makes a user with a token",
+            CONFIGS,
+            "{token} --entity-type users --entity-name carol --alter"
+            " --add-config SCRAM-SHA-256=[iterations=4096,password=carol-secret]",
+            "Completed updating config for user carol",
+        ),
+        step(
             "is told that a token is bad",
             TOPICS,
             "{bad_token} --list",

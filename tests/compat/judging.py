@@ -78,12 +78,12 @@ def page(outcomes: Sequence[Outcome], settings: Mapping[str, str], before: str) 
         "For everyone who asks whether a client works. These are the results of the test suites",
         "of Kafka clients against the broker: kafka-python's",
         "integration tests and librdkafka's C tests. `make compat` runs them against a fresh",
-        "broker with two log folders and "
+        "cluster of three brokers (`strandline serve --brokers 3`) with two log folders each and "
         + ", ".join(f"`{key}={value}`" for key, value in settings.items())
         + ".",
         "With `SUITES=folder` it also runs franz-go's tests of kgo and KafkaJS's suites, from",
-        "source trees in that folder; KafkaJS's broker has the ports and the settings that its own",
-        "brokers have. A test that fails without a reason here fails the target, and so does a",
+        "source trees in that folder; KafkaJS's brokers have the ports and the settings of its own",
+        "ones. A test that fails without a reason here fails the target, and so does a",
         "reason for a test that passes. aiokafka's source package holds no tests.",
         "",
         "Tests of TLS and of logins have brokers with both; brackets say how librdkafka's come",

@@ -113,10 +113,6 @@ def ask_the_controller(address: str, say: Say) -> None:
     assert "min.insync.replicas=1" in of_all, of_all
     own = tool(command, *at, "--describe", "--entity-type", "brokers", "--entity-name", "1000")
     assert "configs for broker 1000" in own, own
-    add = ("--alter", "--add-config", "SCRAM-SHA-256=[password=secret]")
-    tool(command, *at, *add, "--entity-type", "users", "--entity-name", "alice")
-    users = tool(command, *at, "--describe", "--entity-type", "users", "--entity-name", "alice")
-    assert "SCRAM-SHA-256=iterations=" in users, users
     features = tool("org.apache.kafka.tools.FeatureCommand", *at, "describe")
     assert "eligible.leader.replicas.version" in features, features
     endpoints = tool("org.apache.kafka.tools.ClusterTool", "list-endpoints", *at)

@@ -5,6 +5,8 @@
 With `--sources` also franz-go's and KafkaJS's: see `source_suites`. What the results mean, and the
 page that they become: see `judging`.
 
+All run against three brokers of one cluster, or as many as `--brokers` says.
+
 librdkafka's tests run in processes of their own, one for each number, as one failed assertion ends
 the runner; a few at once, and one that fails beside others once more alone. Those that want TLS or
 a login get brokers with both: see `librdkafka_ways`. So do kafka-python's, by the plugin

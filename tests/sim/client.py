@@ -100,10 +100,16 @@ class VirtualClient:
     # --- what scenarios ask most -------------------------------------------------------------
 
     async def create_topic(
-        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+        self,
+        name: str,
+        partitions: int = 1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        replicas: int = 1,
     ) -> None:
         """Asks until the topic is there."""
-        request = CreateTopicsRequest(topics=[new_topic(name, partitions, configs)])
+        topic = new_topic(name, partitions, configs, replication_factor=replicas)
+        request = CreateTopicsRequest(topics=[topic])
         while True:
             try:
                 (made,) = (await self.ask(request, 7)).topics

@@ -26,9 +26,11 @@ from typing import Any
 
 from strandline.broker.config.loading import load_config
 from strandline.broker.server.environment import Environment
+from strandline.broker.server.parts.logs import LogParts
 from strandline.broker.server.workers import Workers
 from strandline.storage import entropy
 from strandline.storage.crash_points import SimulatedCrash, simulated_crash
+from strandline.storage.local.log.log import LocalLog
 from tests.sim.children import start_inline
 from tests.sim.client import VirtualClient
 from tests.sim.disk import Disk
@@ -138,6 +140,15 @@ class VirtualBroker:
     def serving(self) -> Serving | None:
         """None unless it has started."""
         return self._serving
+
+    def log(self, topic: str, partition: int) -> LocalLog:
+        """Returns the log of a replica of a broker that serves."""
+        assert self._serving is not None
+        assert self._serving.broker.started is not None
+        (logs,) = (one for one in self._serving.broker.started.parts if isinstance(one, LogParts))
+        found = logs.replicas.partition(topic, partition)
+        assert found is not None, (self, topic, partition)
+        return found.log.local
 
     @property
     def is_running(self) -> bool:

@@ -20,8 +20,14 @@ def heavy(*values: Any) -> Any:
 
 
 def all_but(light: Collection[Any], values: Iterable[Any]) -> list[Any]:
-    """All of `values`, those that are not `light` for `make test-heavy` alone."""
-    return [value if value in light else heavy(value) for value in values]
+    """All of `values`, those that are not `light` for `make test-heavy` alone.
+
+    A tuple has a value for each of several parameters.
+    """
+    return [
+        value if value in light else heavy(*(value if isinstance(value, tuple) else (value,)))
+        for value in values
+    ]
 
 
 def first(count: int, values: Iterable[Any]) -> list[Any]:

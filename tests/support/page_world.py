@@ -28,7 +28,7 @@ from strandline.spark_lake import count
 from strandline.storage.errors import StrandlineError
 from tests.conftest import S3Bucket
 from tests.support.broker import REPOSITORY, BrokerProcess, eventually
-from tests.support.forked import STRANDLINE, ForkedProcess, start_process
+from tests.support.forked import STRANDLINE, ForkedProcess, run_process, start_process
 from tests.support.own_process import Printed, run_here
 from tests.support.page_blocks import Block
 from tests.support.ports import ReservedPort
@@ -49,6 +49,7 @@ REPEATED_S_MAX = 60.0
 _PLAIN_WORDS = r"[^|<>;&$`()*?~\n]+"
 _PLAIN_COMMAND = re.compile(rf"strandline (?!serve|restore){_PLAIN_WORDS}")
 _PLAIN_SERVE = re.compile(rf"strandline serve{_PLAIN_WORDS}")
+_PLAIN_RESTORE = re.compile(rf"strandline restore{_PLAIN_WORDS}")
 
 FAST = {
     "remote.log.storage.system.enable": "true",
@@ -162,6 +163,15 @@ class Shell:
         if _PLAIN_COMMAND.fullmatch(command):
             words = shlex.split(command, comments=True)[1:]
             return run_here(words, environment=self.environment, folder=self.folder)
+        if _PLAIN_RESTORE.fullmatch(command):
+            words = [*STRANDLINE, *shlex.split(command, comments=True)[1:]]
+            done = run_process(
+                words,
+                folder=self.folder,
+                timeout_s=COMMAND_S_MAX,
+                environment=self.environment,
+            )
+            return Printed(code=done.returncode, text=done.stdout + done.stderr)
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", command],
             cwd=self.folder,

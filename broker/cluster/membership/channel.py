@@ -34,6 +34,8 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 # Kafka's retry.backoff.ms and retry.backoff.max.ms.
 RETRIES: Final = Backoff(0.1, 1.0, jitter=0.2)
+# Of an API that a node does not know.
+NO_VERSION: Final = VersionRange(0, -1)
 
 
 class ControllerChannel:
@@ -93,8 +95,9 @@ class ControllerChannel:
             raise PeerUnreachable(f"no controller answered in {limit_s:g} s: {reason}") from None
 
     def versions_of(self, key: ApiKey) -> VersionRange | None:
-        """Returns the versions that the controllers take, None if that is not known."""
-        return self._quorum.versions.get(key)
+        """Returns the versions that the controllers take, maybe none; None if nothing is known."""
+        known = self._quorum.versions
+        return known.get(key, NO_VERSION) if known else None
 
     def close(self) -> None:
         if self._peer is not None:

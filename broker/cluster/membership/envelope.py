@@ -100,7 +100,7 @@ class Forwarder:
         if version > theirs.highest:
             # An older one would lose what the client says.
             raise NotForwarded(
-                f"the controller takes {key.name} up to version {theirs.highest}",
+                f"the controller takes {key.name} up to version {theirs.highest}, -1 is none",
                 ErrorCode.UNSUPPORTED_VERSION,
             )
         return max(version, theirs.lowest)

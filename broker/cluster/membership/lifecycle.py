@@ -68,6 +68,8 @@ class Registration:
     previous_epoch: int = NO_EPOCH
 
 
+# The controller does not know this run of the broker any more.
+_UNKNOWN_BROKER: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
 # Refusals that no second attempt changes.
 _FINAL: Final = {
     ErrorCode.INCONSISTENT_CLUSTER_ID: (
@@ -153,6 +155,10 @@ class BrokerLifecycle:
     def heard(self, answer: BrokerHeartbeatResponse) -> int:
         """Takes over the answer to a heartbeat; returns ms until the next request."""
         if answer.error_code != ErrorCode.NONE:
+            is_leaving = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+            if is_leaving and answer.error_code in _UNKNOWN_BROKER:
+                # It leads nothing that could be moved.
+                self.state = BrokerState.SHUTTING_DOWN
             return self.heartbeat_ms
         match self.state:
             case BrokerState.STARTING:

@@ -1,10 +1,10 @@
 """One mapping of an image, of which two images share all that an entry does not change.
 
     base   most values, shared by many images and never changed
-    top    what changed since, at most TOP_MAX keys: copied for each change
+    top    what changed since, at most TOP_MAX keys, or a part of the base: copied for each change
 
 A copy of a `dict` with 5,000 topics takes 0.3 ms: not the keys, but the reference that each value
-gets. So an image copies `top`, and a new base is made now and then.
+gets. So an image copies `top`, and a new base is made now and then; of 500,000 ACLs more rarely.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
 TOP_MAX = 256
+TOP_PART = 64
 # In `top`: the base has the key, this section has not.
 _GONE: Final[Any] = object()
 
@@ -57,7 +58,10 @@ class ImageSection(Mapping[KeyT, ValueT]):
         if not self._top:
             return self._base
         whole = self._base | self._top
-        return {key: value for key, value in whole.items() if value is not _GONE}
+        for key, value in self._top.items():
+            if value is _GONE:
+                del whole[key]
+        return whole
 
     def __repr__(self) -> str:
         return f"ImageSection({self._whole()!r})"
@@ -80,7 +84,7 @@ class ImageSection(Mapping[KeyT, ValueT]):
             self._top.pop(key, None)
 
     def finish(self) -> None:
-        if len(self._top) > TOP_MAX:
+        if len(self._top) > max(TOP_MAX, len(self._base) // TOP_PART):
             self._base, self._top = self._whole(), {}
 
 
@@ -97,7 +101,9 @@ class SectionDelta(Generic[KeyT, ValueT]):
         self._is_drafted = False
         # In the order of the changes.
         self._changed: dict[KeyT, None] = {}
-        if after is not before:
+        if after is not before and not before:
+            self._changed = dict.fromkeys(after)
+        elif after is not before:
             self._changed = dict.fromkeys(key for key in before if key not in after)
             for key, value in after.items():
                 known = before.get(key)

@@ -21,7 +21,7 @@ from strandline.broker.cluster.metadata.image import MetadataDelta, PartitionIma
 from strandline.broker.cluster.metadata.records import REMOTE_ENABLED, DeletedTopic, is_true
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.cluster.replicas.partition import Partition
-from strandline.storage.errors import StorageError
+from strandline.storage.errors import CorruptRecords, StorageError
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import Offset, TopicPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
@@ -197,7 +197,7 @@ class SharedTiers(BothTiers):
                 continue
             try:
                 await self._fill_log(local)
-            except StorageError as error:
+            except (StorageError, CorruptRecords) as error:
                 if must_be_read:
                     raise
                 log.error(
@@ -213,7 +213,11 @@ class SharedTiers(BothTiers):
         self._note_topics(delta)
         for topic in delta.topics.changed():
             before = delta.topics.before.get(topic.topic_id)
-            if before is not None and is_tiered(before) and not is_tiered(topic):
+            if before is None or is_tiered(before) == is_tiered(topic):
+                continue
+            if is_tiered(topic):
+                self._manager.keep_topic(topic.topic_id)
+            else:
                 self._manager.disable_topic(describe(topic))
 
 

@@ -591,15 +591,7 @@ def _take_chunk(unified_log: UnifiedLog, shadow: _Shadow, end_offset: Offset) ->
 def _write(store: ObjectStore, key: str, shadow: _Shadow) -> None:
     """Blocks. Raises StorageError."""
     if not shadow.is_known:
-        shadow.etag = None
-        with contextlib.suppress(ObjectNotFound):
-            found = store.get_object(key)
-            written_epoch = _leader_epoch(found.body)
-            if written_epoch > shadow.leader_epoch:
-                raise LedLater(
-                    key, "put", f"leader epoch {written_epoch} wrote it, not {shadow.leader_epoch}"
-                )
-            shadow.etag = found.info.etag
+        shadow.etag = _etag_to_replace(store, key, shadow.leader_epoch)
         shadow.is_known = True
     condition: PutCondition = IfAbsent() if shadow.etag is None else IfMatches(shadow.etag)
     content = encode_live(shadow.live, shadow.live.pending) + _last_batch(shadow.leader_epoch)
@@ -607,14 +599,26 @@ def _write(store: ObjectStore, key: str, shadow: _Shadow) -> None:
         shadow.etag = store.put(key, content, condition=condition).etag
     except StorageError as error:
         is_changed = shadow.is_ours and isinstance(error, PreconditionFailed)
-        if is_changed and _is_there(store, key):
-            raise GroupsFenced(key, "put", "somebody wrote over this broker's groups") from error
         # The outcome is unknown: read the object again before the next attempt.
         shadow.is_known = shadow.is_ours = False
+        if is_changed and _etag_to_replace(store, key, shadow.leader_epoch) is not None:
+            raise GroupsFenced(key, "put", "somebody wrote over this broker's groups") from error
         raise
     shadow.is_ours = True
     shadow.written_offset = shadow.next_offset
     shadow.covered = shadow.read
+
+
+def _etag_to_replace(store: ObjectStore, key: str, leader_epoch: Epoch) -> str | None:
+    """Returns the etag of the object; None if there is none. Raises LedLater, and as the store."""
+    try:
+        found = store.get_object(key)
+    except ObjectNotFound:
+        return None
+    written_epoch = _leader_epoch(found.body)
+    if written_epoch > leader_epoch:
+        raise LedLater(key, "put", f"leader epoch {written_epoch} wrote it, not {leader_epoch}")
+    return found.info.etag
 
 
 def _gone(store: ObjectStore, prefix: str, numbers: Collection[int]) -> frozenset[int]:

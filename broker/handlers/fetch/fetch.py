@@ -116,7 +116,8 @@ class FetchHandler:
         self._sessions = sessions
         self._services = services
         self._planner = FetchPlanner(services, sessions)
-        self._followers = ReplicaFetches(services.replicas, services.clock)
+        bytes_max = services.config.fetch.bytes_max
+        self._followers = ReplicaFetches(services.replicas, services.clock, bytes_max=bytes_max)
         self._loop = asyncio.get_running_loop()
         self._quiet_log = QuietLog(log, services.clock)
         # Number of fetches waiting now.

@@ -74,8 +74,10 @@ class _Fetch:
 class ReplicaFetches:
     """Serves the fetches of followers. Used on the event loop only."""
 
-    def __init__(self, replicas: ReplicaManager, clock: Clock) -> None:
+    def __init__(self, replicas: ReplicaManager, clock: Clock, *, bytes_max: int) -> None:
+        """`bytes_max` bounds an answer, whatever a follower asks for."""
         self._replicas = replicas
+        self._bytes_max = bytes_max
         self._now_s = clock.monotonic_s
         self._loop = asyncio.get_running_loop()
         self._sessions = ReplicaSessions()
@@ -108,11 +110,11 @@ class ReplicaFetches:
             session,
             broker_epoch,
             request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH),
-            request.max_bytes,
+            min(request.max_bytes, self._bytes_max),
         )
         self._read(fetch, now_ms)
         session.asking.asked_ms = now_ms
-        is_enough = fetch.total_bytes >= min(request.min_bytes, request.max_bytes)
+        is_enough = fetch.total_bytes >= min(request.min_bytes, fetch.bytes_max)
         if is_enough or fetch.must_answer or request.max_wait_ms <= 0 or not session.partitions:
             return self._answer(fetch)
         return self._park(fetch, request.min_bytes - fetch.total_bytes, request.max_wait_ms)

@@ -33,6 +33,8 @@ from strandline.storage.model import Offset
 
 # A follower has `num.replica.fetchers` sessions; those of hundreds of brokers.
 SESSIONS_MAX: Final = 1000
+# In all sessions; half a kilobyte each.
+PARTITIONS_MAX: Final = 500_000
 # As long as a fetch of an idle follower waits.
 SWEEP_MS: Final = 500
 
@@ -145,7 +147,9 @@ class ReplicaSession:
         partition.watch(self)
 
     def sweep(self, now_ms: float) -> None:
-        """Finds partitions whose high watermark or log start moved."""
+        """Finds partitions whose high watermark or log start moved, and those where the follower is
+        not in sync: the controller may have taken it out, and may take it in again.
+        """
         if now_ms - self.swept_ms < SWEEP_MS:
             return
         self.swept_ms = now_ms
@@ -153,8 +157,13 @@ class ReplicaSession:
             if (
                 partition.log.local.high_watermark != one.told_high_watermark
                 or partition.log.log_start_offset != one.told_log_start_offset
+                or self._is_out_of_sync(partition)
             ):
                 self.dirty[one] = None
+
+    def _is_out_of_sync(self, partition: Partition) -> bool:
+        leading = partition.leading
+        return leading is not None and self.broker_id not in leading.in_sync.committed
 
     def close(self) -> None:
         for one in self.partitions.values():
@@ -223,10 +232,14 @@ class ReplicaSessions:
         while session_id in self._sessions:
             session_id = entropy.number(1, SESSION_ID_MAX)
         session = self._sessions[session_id] = ReplicaSession(session_id, broker_id, user)
-        if len(self._sessions) > SESSIONS_MAX:
+        while len(self._sessions) > 1 and self._is_full():
             _, oldest = self._sessions.popitem(last=False)
             oldest.close()
         return session
+
+    def _is_full(self) -> bool:
+        count = sum(len(one.partitions) for one in self._sessions.values())
+        return len(self._sessions) > SESSIONS_MAX or count > PARTITIONS_MAX
 
     def _end(self, session_id: int, user: str) -> None:
         session = self._sessions.get(session_id)

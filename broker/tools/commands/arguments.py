@@ -7,6 +7,7 @@ an HTTP client, so that `strandline --help` is fast.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 
 from strandline.broker.tools.commands.acls import add_acl
@@ -82,10 +83,10 @@ def _status(options: argparse.Namespace) -> int:
     return look() if options.watch is None else watch(look, interval_s=options.watch)
 
 
-def add_commands(commands: Commands) -> None:
-    """Adds the seven to the parser of `strandline`."""
+def add_commands(commands: Commands, add_remove: Callable[[Commands], None]) -> None:
+    """Adds the seven to the parser of `strandline`; `add_remove` as for `add_cluster`."""
     _add_status(commands)
-    add_cluster(commands)
+    add_cluster(commands, add_remove)
     add_topic(commands)
     add_group(commands)
     add_acl(commands)

@@ -1,8 +1,12 @@
-"""`strandline cluster status`: the brokers of a cluster, and what each has of it."""
+"""`strandline cluster status`: the brokers of a cluster, and what each has of it.
+
+`strandline cluster remove` needs the bucket too, so it is not of the tools: it is given.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
@@ -36,16 +40,20 @@ Ends with 3 if a broker is fenced or gone, or partitions have no leader.
 examples:
   strandline cluster status
   strandline cluster status --bootstrap-server kafka.example.org:9092 --json
+  strandline cluster remove 3 --remote s3://my-bucket/my-cluster
 """
 
 
-def add_cluster(commands: Commands) -> None:
+def add_cluster(commands: Commands, add_remove: Callable[[Commands], None]) -> None:
+    """`add_remove` adds the action that lets others take over from a lost broker."""
     cluster = command_parser(commands, "cluster", "look at the brokers of a cluster", _EXAMPLES)
-    action = partial(action_parser, add_actions(cluster), _EXAMPLES)
+    actions = add_actions(cluster)
+    action = partial(action_parser, actions, _EXAMPLES)
     status = action(
         "status", "one line per broker: its address, its state and its partitions", _status
     )
     add_json(status)
+    add_remove(actions)
 
 
 def _status(options: argparse.Namespace) -> int:

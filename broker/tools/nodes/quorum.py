@@ -10,10 +10,10 @@ is there without them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from strandline.broker.peers.address import Address
 from strandline.broker.peers.connection import PeerConnection
@@ -37,6 +37,8 @@ from strandline.broker.tools.client.connection import ClusterConnection, split_a
 from strandline.storage.clock import SystemClock
 from strandline.storage.config.definition import with_values
 from strandline.storage.errors import InvalidConfig
+
+T = TypeVar("T")
 
 CONNECT_S_MAX: Final = 5.0
 # A controller that hangs lets the broker wait for its own request timeout.
@@ -81,17 +83,19 @@ class Nodes:
 
 def ask_nodes(connection: ClusterConnection) -> Nodes:
     """Asks the first broker that answers. Raises Unasked."""
+    return asyncio.run(ask_first(connection, _ask))
+
+
+async def ask_first(
+    connection: ClusterConnection, ask: Callable[[PeerConnection], Awaitable[T]]
+) -> T:
+    """Connects to the first broker that answers, and asks it. Raises Unasked."""
     security = _security(connection.settings)
-    addresses = [Address(*split_address(one.strip())) for one in connection.bootstrap.split(",")]
-    return asyncio.run(_ask_first(addresses, security))
-
-
-async def _ask_first(addresses: list[Address], security: PeerSecurity) -> Nodes:
     reason = ""
-    for address in addresses:
+    for one in connection.bootstrap.split(","):
         try:
             connected = await PeerConnection.open(
-                address,
+                Address(*split_address(one.strip())),
                 security,
                 client_id="strandline-cli",
                 clock=SystemClock(),
@@ -101,7 +105,7 @@ async def _ask_first(addresses: list[Address], security: PeerSecurity) -> Nodes:
             reason = str(error)
             continue
         try:
-            return await _ask(connected)
+            return await ask(connected)
         finally:
             connected.close()
     raise Unasked(reason)

@@ -292,6 +292,10 @@ class TieringManager:
         self._empty(topic_info, stays=False)
         self._removals.forget(topic_info.topic_id)
 
+    def keep_topic(self, topic_id: TopicId) -> None:
+        """The topic is tiered again; its archive stays if nothing of it was deleted yet."""
+        self._removals.keep(topic_id)
+
     def leave_topic(self, topic_info: TopicInfo) -> None:
         """Detaches the topic's partitions; its folder is another broker's to empty."""
         self._removals.stop_waiting(topic_info.topic_id)

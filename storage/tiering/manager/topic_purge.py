@@ -77,6 +77,8 @@ class TopicPurge:
         self._grace: GraceTimes[TopicId] = GraceTimes(clock, grace_ms=grace_ms)
         # Long ago: no reader knows late uploads, so they need no grace time.
         self._deleted_ms: TimestampMs | None = 0 if is_second else None
+        # Whether there may be a tombstone.
+        self.has_begun = info.is_deleted or is_second
         self._objects = TopicObjects(
             info,
             threads.store,
@@ -103,6 +105,7 @@ class TopicPurge:
         """Does the work that is due; True if there is more to do right away. Sets `done`."""
         if self.done or not self._purging.may_try:
             return False
+        self.has_begun = True
         try:
             more = await self._step()
         except StorageError as error:

@@ -191,6 +191,15 @@ class TopicRemovals:
             self._in_doubt.add(topic_id)
         return [] if topic_id in self._in_doubt else self._waiting.pop(topic_id, [])
 
+    def keep(self, topic_id: TopicId) -> None:
+        """Forgets a purge that has not begun, of a topic that is tiered again by now.
+
+        Another broker that leads its partitions does not wait for a tombstone that is not there.
+        """
+        purge = self._purges.get(topic_id)
+        if purge is not None and not purge.has_begun:
+            del self._purges[topic_id]
+
     def give_up(self) -> None:
         """Leaves all purges to another broker, or to be found again."""
         self._purges.clear()

@@ -6,7 +6,9 @@ batches up to the high watermark, whichever wrote them.
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import time
 import uuid
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.comparison.peers import kafka_java
@@ -104,7 +106,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicated]:
     folder = tmp_path_factory.mktemp("replicas")
     controller = kafka_controller(folder / "controller")
     controller.start()
-    apache = kafka_broker(folder / "apache", controller)
+    replicated = {
+        "offsets.topic.replication.factor": "3",
+        "transaction.state.log.replication.factor": "3",
+        "transaction.state.log.min.isr": "2",
+    }
+    apache = kafka_broker(folder / "apache", controller, settings=replicated)
     ours = {
         node: strandline_broker(
             folder / f"ours-{node}",
@@ -142,9 +149,14 @@ def produce(cluster: Replicated, topic: str, values: Sequence[bytes], **more: An
     assert failures == []
 
 
-def read(cluster: Replicated, topic: str, count: int) -> list[bytes]:
+def read(cluster: Replicated, topic: str, count: int, **more: Any) -> list[bytes]:
     consumer = Consumer(
-        {"bootstrap.servers": cluster.bootstrap, "group.id": "r", "enable.auto.commit": False}
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "r",
+            "enable.auto.commit": False,
+            **more,
+        }
     )
     consumer.assign([TopicPartition(topic, 0, 0)])
     values: list[bytes] = []
@@ -219,5 +231,62 @@ def test_after_the_death_of_the_leader_what_was_acknowledged_is_there_once(
     assert cluster.state(topic)[0] == follower
     assert read(cluster, topic, len(sent)) == sent
     cluster.ours[leader].start()
+    eventually(lambda: cluster.state(topic)[1] == sorted(replicas))
+    cluster.check_same(topic, replicas)
+
+
+def test_a_leader_that_stood_still_gives_up_what_it_alone_has(cluster: Replicated) -> None:
+    replicas = (STRANDLINE_ID, SECOND_ID, KAFKA_ID)
+    topic = cluster.create(replicas)
+    produce(cluster, topic, numbered(0))
+    stopped = cluster.ours[STRANDLINE_ID]
+    os.kill(stopped.pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: cluster.state(topic)[0] not in (STRANDLINE_ID, -1))
+        produce(cluster, topic, numbered(RECORDS))
+    finally:
+        os.kill(stopped.pid, signal.SIGCONT)
+    # It learns that it leads no more, follows, and is in sync again.
+    eventually(lambda: cluster.state(topic)[1] == sorted(replicas))
+    produce(cluster, topic, numbered(2 * RECORDS))
+    assert read(cluster, topic, 3 * RECORDS) == numbered(0, 3 * RECORDS)
+    cluster.check_same(topic, replicas)
+
+
+@pytest.mark.parametrize("victim", [STRANDLINE_ID, SECOND_ID])
+def test_transactions_count_once_while_a_broker_dies(cluster: Replicated, victim: int) -> None:
+    """The broker leads partitions of the topic, of the groups and of the transactions."""
+    replicas = (victim, KAFKA_ID, *(one for one in OURS if one != victim))
+    topic = cluster.create(replicas, min_insync_replicas="2")
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "transactional.id": f"to-{topic}",
+            "transaction.timeout.ms": 60_000,
+        }
+    )
+    producer.init_transactions(WAIT_S)
+    committed: list[bytes] = []
+    for number in range(30):
+        producer.begin_transaction()
+        values = numbered(10 * number, 10)
+        for value in values:
+            producer.produce(topic, value, partition=0)
+        if number == 10:
+            cluster.ours[victim].kill()
+        try:
+            if number % 3 == 2:
+                producer.abort_transaction(WAIT_S)
+            else:
+                producer.commit_transaction(WAIT_S)
+                committed += values
+        except KafkaException as error:
+            # What was begun when it died may have to be given up, and then counts not at all.
+            if not error.args[0].txn_requires_abort():
+                raise
+            producer.abort_transaction(WAIT_S)
+    found = read(cluster, topic, len(committed), **{"isolation.level": "read_committed"})
+    assert found == committed
+    cluster.ours[victim].start()
     eventually(lambda: cluster.state(topic)[1] == sorted(replicas))
     cluster.check_same(topic, replicas)

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+from strandline.broker.cluster.metadata.image import PartitionImage
 from strandline.broker.protocol.codec import codec
 from strandline.broker.protocol.messages.init_producer_id import InitProducerIdRequest
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.records.batch.any_batch import walk
+from strandline.storage.local.log.log import LocalLog
+from strandline.storage.records.batch.any_batch import iter_records, walk
 from strandline.storage.records.batch.record import Record, encode_batch
 from tests.sim.client import RETRY_S, Refused, Unanswered, check
 from tests.sim.cluster import World, play
@@ -30,8 +32,9 @@ from tests.sim.transactions import Outcomes, Transactor
 
 PARTITIONS = 3
 # Beyond this somebody waits for what never comes.
-WORLD_S_MAX = 1200.0
+WORLD_S_MAX = 500.0
 READ_S_MAX = 300.0
+IN_SYNC_S_MAX = 120.0
 
 
 @dataclass
@@ -41,6 +44,8 @@ class Scene:
     world: World
     cluster: VirtualCluster
     watch: Watch
+    # Of the clients' topic.
+    replicas: int
     producer_ids: set[tuple[int, int]] = field(default_factory=set)
 
     def client(self, name: str) -> RoutedClient:
@@ -54,7 +59,11 @@ Clients: TypeAlias = Callable[[Scene], Awaitable[None]]
 
 
 def scenario(
-    clients: Clients, *, troubles: int = 6, only: Sequence[str] | None = None
+    clients: Clients,
+    *,
+    troubles: int = 6,
+    only: Sequence[str] | None = None,
+    replicas: int = 1,
 ) -> Callable[[World], Coroutine[object, object, None]]:
     """Returns a scenario: clients work while so many troubles come."""
 
@@ -64,7 +73,7 @@ def scenario(
         watch.add(cluster)
         with watch.watching():
             try:
-                scene = Scene(world, cluster, watch)
+                scene = Scene(world, cluster, watch, replicas)
                 await _play(scene, clients, Troubles(world, cluster, only), troubles)
             except BaseException:
                 for node in cluster.nodes:
@@ -77,7 +86,9 @@ def scenario(
 
 async def _play(scene: Scene, clients: Clients, troubles: Troubles, times: int) -> None:
     await scene.cluster.start()
-    await scene.client("first").create_topic("t", PARTITIONS)
+    configs = {"min.insync.replicas": "2"} if scene.replicas > 1 else None
+    first = scene.client("first")
+    await first.create_topic("t", PARTITIONS, configs, replicas=scene.replicas)
     try:
         async with asyncio.timeout(WORLD_S_MAX), asyncio.TaskGroup() as tasks:
             tasks.create_task(troubles.run(times))
@@ -85,6 +96,8 @@ async def _play(scene: Scene, clients: Clients, troubles: Troubles, times: int) 
             tasks.create_task(scene.watch.fail_early())
     except TimeoutError:
         raise AssertionError("it hangs") from None
+    if scene.replicas > 1:
+        await check_replicas(scene)
     await scene.cluster.stop()
 
 
@@ -102,8 +115,38 @@ def play_scenario(
     *,
     troubles: int = 6,
     only: Sequence[str] | None = None,
+    replicas: int = 1,
 ) -> World:
-    return play(seed, folder, scenario(clients, troubles=troubles, only=only))
+    played = scenario(clients, troubles=troubles, only=only, replicas=replicas)
+    return play(seed, folder, played)
+
+
+# --- replicas -----------------------------------------------------------------------------------
+
+
+async def check_replicas(scene: Scene) -> None:
+    """All replicas are in sync again, and their logs are the same bytes."""
+    deadline_s = scene.world.loop.time() + IN_SYNC_S_MAX
+    while not all(len(one.isr) == scene.replicas and one.leader >= 0 for one in _partitions(scene)):
+        assert scene.world.loop.time() < deadline_s, ("not in sync again", _partitions(scene))
+        await asyncio.sleep(1)
+    # The high watermark comes with the next fetch.
+    await asyncio.sleep(5)
+    for one in _partitions(scene):
+        logs = {}
+        for broker in scene.cluster.brokers:
+            local = broker.log("t", one.partition)
+            logs[broker.node_id] = local.end_offset, local.high_watermark, _content_of(local)
+        assert len(set(logs.values())) == 1, (one, "replicas differ", logs)
+
+
+def _partitions(scene: Scene) -> Sequence[PartitionImage]:
+    image = scene.watch.image_of(scene.cluster.controller.process)
+    return image.topics["t"].partitions
+
+
+def _content_of(local: LocalLog) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(local.directory.glob("*.log")))
 
 
 # --- records ---------------------------------------------------------------------------------
@@ -198,9 +241,10 @@ async def records(scene: Scene, count: int = 20) -> None:
         for number in range(PARTITIONS + 1)
     ]
     has_ended = asyncio.Event()
+    followed: list[dict[int, bytes]] = [{} for _ in range(PARTITIONS)]
     async with asyncio.TaskGroup() as tasks:
         for partition in range(PARTITIONS):
-            tasks.create_task(_follow(scene, partition, has_ended))
+            tasks.create_task(_follow(scene, partition, has_ended, followed[partition]))
         async with asyncio.TaskGroup() as producing:
             for producer in producers:
                 producing.create_task(producer.run(count))
@@ -209,12 +253,16 @@ async def records(scene: Scene, count: int = 20) -> None:
     async with asyncio.timeout(READ_S_MAX):
         for partition in range(PARTITIONS):
             found = await reader.read_all("t", partition=partition)
+            for offset, value in followed[partition].items():
+                assert found.get(offset) == value, (partition, offset, value, "read, and lost")
             for producer in producers:
                 if producer.sent.partition == partition:
                     producer.sent.check(found)
 
 
-async def _follow(scene: Scene, partition: int, has_ended: asyncio.Event) -> None:
+async def _follow(
+    scene: Scene, partition: int, has_ended: asyncio.Event, found: dict[int, bytes]
+) -> None:
     """Reads a partition again and again, each offset once, until the producers have ended."""
     client = scene.client(f"follower-{partition}")
     offset = 0
@@ -224,8 +272,12 @@ async def _follow(scene: Scene, partition: int, has_ended: asyncio.Event) -> Non
         except (Refused, Unanswered):
             await asyncio.sleep(RETRY_S)
             continue
-        for batch in walk(codec.join(answer.records)):
+        buffer = codec.join(answer.records)
+        for batch in walk(buffer):
             assert batch.header.base_offset <= offset, (offset, "records are missing")
+            for record in iter_records(buffer, batch.header, batch.position):
+                value = bytes(record.value or b"")
+                assert found.setdefault(record.offset, value) == value, (record, "changed")
             offset = max(offset, batch.header.next_offset)
 
 

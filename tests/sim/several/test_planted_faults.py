@@ -7,8 +7,8 @@ are for a product that draws other numbers since.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -33,29 +33,10 @@ from strandline.broker.protocol.formats.metadata_records import RegisterBrokerRe
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.local.formats.producer_state import ProducerEntry
 from strandline.storage.model import NO_EPOCH
-from tests.sim.several.scenarios import (
-    Clients,
-    groups,
-    nothing,
-    play_scenario,
-    records,
-    transactions,
-)
+from tests.sim.several.faults import Fault, by_name
+from tests.sim.several.scenarios import groups, nothing, records, transactions
 
-WORLDS = 40
 ALONE = ("double", "pause", "cut", "kill", "reset")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fault:
-    """What is planted, and what a checker says of it."""
-
-    plant: Callable[[pytest.MonkeyPatch], None]
-    clients: Clients
-    words: Sequence[str]
-    # The troubles that reveal it; None are all.
-    only: Sequence[str] | None = None
-    first_world: int = 0
 
 
 # --- requests of clients -----------------------------------------------------------------------
@@ -211,9 +192,8 @@ def an_entry_is_given_up_with_who_asked_for_it(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(active_controller, "to_its_end", at_once)
 
 
-FAULTS: Mapping[str, Fault] = {
-    f"{fault.plant.__name__}-{fault.clients.__name__}": fault
-    for fault in (
+FAULTS = by_name(
+    (
         Fault(
             plant=epochs_are_not_checked,
             clients=records,
@@ -301,24 +281,7 @@ FAULTS: Mapping[str, Fault] = {
             first_world=3,
         ),
     )
-}
-
-
-def messages_of(error: BaseException) -> list[str]:
-    if isinstance(error, BaseExceptionGroup):
-        return [text for one in error.exceptions for text in messages_of(one)]
-    return [str(error)] if isinstance(error, AssertionError) else []
-
-
-def world_that_reveals(fault: Fault, folder: Path, worlds: Sequence[int]) -> int | None:
-    """Returns the first of the worlds in which a checker says one of the words."""
-    for seed in worlds:
-        try:
-            play_scenario(seed, folder / str(seed), fault.clients, only=fault.only)
-        except (AssertionError, ExceptionGroup) as error:
-            if any(word in text for text in messages_of(error) for word in fault.words):
-                return seed
-    return None
+)
 
 
 @pytest.mark.slow
@@ -328,5 +291,4 @@ def test_a_planted_fault_is_found(
 ) -> None:
     fault = FAULTS[name]
     fault.plant(monkeypatch)
-    worlds = range(fault.first_world, fault.first_world + WORLDS)
-    assert world_that_reveals(fault, tmp_path, worlds) is not None
+    assert fault.world_that_reveals(tmp_path) is not None

@@ -13,6 +13,7 @@ from tests.compat.suites import (
     run_librdkafka_quickly,
     start_broker,
 )
+from tests.support.heavy import heavy
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
@@ -27,9 +28,10 @@ def test_the_quick_tests_of_kafka_python_say_what_the_list_of_known_failures_say
     assert sum(outcome.result == "passed" for outcome in outcomes) > 40
 
 
-def test_quick_tests_of_librdkafka_pass(tmp_path: Path) -> None:
+@pytest.mark.parametrize("brokers", [1, heavy(3)])
+def test_quick_tests_of_librdkafka_pass(tmp_path: Path, brokers: int) -> None:
     """In C, against the very librdkafka that confluent-kafka brings."""
-    with start_broker(tmp_path) as broker:
+    with start_broker(tmp_path, brokers=brokers) as broker:
         outcomes = list(run_librdkafka_quickly(broker))
     assert {
         outcome.test: outcome.detail for outcome in outcomes if outcome.result != "passed"

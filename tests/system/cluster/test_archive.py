@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +16,16 @@ from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
 from strandline.storage.remote.manifest.topic_info import list_topics
-from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
-from tests.support.broker import BrokerProcess, eventually
-from tests.support.own_process import run_here
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.open_store import open_store
+from tests.conftest import S3Bucket
+from tests.support.broker import BrokerProcess, children_of, eventually
+from tests.support.own_process import Printed, run_here
 from tests.support.several_brokers import SeveralBrokers
-from tests.system.cluster.test_several_brokers import WAIT_S, fill, read
+from tests.system.cluster.test_several_brokers import WAIT_S, fill, leaders, read
+from tests.system.tiers.tiered_broker import REGION, REPLICA
+
+pytestmark = [pytest.mark.slow]
 
 TIERED = {"remote.storage.enable": "true", "segment.ms": "500", "segment.bytes": "1048576"}
 SETTINGS = {
@@ -29,6 +35,8 @@ SETTINGS = {
     "strandline.remote.delete.grace.ms": "100",
     "strandline.remote.check.interval.ms": "1000",
     "offsets.topic.num.partitions": "3",
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "300",
     # Segments are closed by their age.
     "log.initial.task.delay.ms": "100",
     "log.retention.check.interval.ms": "300",
@@ -36,24 +44,31 @@ SETTINGS = {
 
 
 class Archived:
-    """A cluster with an archive in a folder."""
+    """A cluster with an archive, in a folder if there is no bucket of S3."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, s3: S3Bucket | None = None) -> None:
         self.folder = folder
         self.bucket = folder / "bucket"
         self.bucket.mkdir(parents=True)
         self.url = f"file://{self.bucket}"
-        self.settings = {**SETTINGS, "strandline.remote.url": self.url}
+        self._access: dict[str, str] = {}
+        settings = dict(SETTINGS)
+        if s3 is not None:
+            self.url = s3.url
+            self._access = {"endpoint_url": s3.endpoint_url, "region": REGION}
+            settings["strandline.remote.s3.endpoint.url"] = s3.endpoint_url
+            settings["strandline.remote.s3.region"] = REGION
+        self.settings = {**settings, "strandline.remote.url": self.url}
         words = (f"{name}={value}" for name, value in self.settings.items())
         self.brokers = SeveralBrokers(folder / "brokers", *words)
 
     @property
-    def store(self) -> LocalDirectoryStore:
-        return LocalDirectoryStore(self.bucket)
+    def store(self) -> ObjectStore:
+        return open_store(self.url, **self._access)
 
-    def create(self, topic: str, *, partitions: int = 6) -> AdminClient:
+    def create(self, topic: str, *, partitions: int = 6, replicas: int = 1) -> AdminClient:
         admin = AdminClient({"bootstrap.servers": self.brokers.bootstrap})
-        new = NewTopic(topic, partitions, 1, config=TIERED)
+        new = NewTopic(topic, partitions, replicas, config=TIERED)
         admin.create_topics([new])[topic].result(WAIT_S)
         return admin
 
@@ -68,11 +83,37 @@ class Archived:
         return sum(one.manifest.end_offset for one in manifests if one is not None)
 
     def run(self, *words: str) -> str:
+        access = (f"--{name.replace('_', '-')}={text}" for name, text in self._access.items())
         done = run_here(
-            [*words, "--remote", self.url], environment=dict(os.environ), folder=self.folder
+            [*words, "--remote", self.url, *access],
+            environment=dict(os.environ),
+            folder=self.folder,
         )
         assert done.code == 0, done.text
         return done.text
+
+    def led_by(self, topic: str, *, asked: int = 2) -> set[int]:
+        """The leaders, as a broker says that does not stand still."""
+        address = f"127.0.0.1:{self.brokers.port + asked - 1}"
+        return set(leaders(AdminClient({"bootstrap.servers": address}), topic))
+
+    def pid_of(self, node_id: int) -> int:
+        """The present process of a broker."""
+        folder = f"broker-{node_id}/"
+        (pid,) = (
+            pid
+            for pid, _ in children_of(self.brokers.pid)
+            if folder in Path(f"/proc/{pid}/cmdline").read_text()
+        )
+        return pid
+
+    def cluster_remove(self, *words: str) -> Printed:
+        servers = ("--bootstrap-server", f"127.0.0.1:{self.brokers.port}")
+        return run_here(
+            ["cluster", "remove", *words, "--remote", self.url, *servers],
+            environment=dict(os.environ),
+            folder=self.folder,
+        )
 
     def mirrored(self) -> set[str]:
         """The topics in the mirror of the metadata."""
@@ -82,6 +123,12 @@ class Archived:
 
     def folders_of(self, topic: str) -> list[Path]:
         return [*self.bucket.glob(f"topics/{topic}-????????-*")]
+
+
+class ReplicaProcess(BrokerProcess):
+    """A broker that follows an archive."""
+
+    command = ("serve", "--read-only")
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +173,99 @@ def test_a_deleted_topic_leaves_nothing_in_the_bucket(cluster: Archived) -> None
     eventually(lambda: "doomed" not in cluster.mirrored())
 
 
-def test_what_was_archived_is_restored_as_one_broker(tmp_path: Path) -> None:
-    archived = Archived(tmp_path)
+def test_another_broker_looks_after_the_archive_while_the_caretaker_stands_still(
+    cluster: Archived,
+) -> None:
+    """What it does when it wakes up changes nothing."""
+    cluster.create("left")
+    fill(cluster.brokers, "left", [b"%d" % number for number in range(300)])
+    eventually(lambda: cluster.archived("left") == 300)
+    pid = cluster.pid_of(1)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: cluster.led_by("left") == {-1, 2, 3})
+        others = f"127.0.0.1:{cluster.brokers.port + 1}"
+        admin = AdminClient({"bootstrap.servers": others})
+        admin.delete_topics(["left"])["left"].result(WAIT_S)
+        eventually(lambda: not cluster.folders_of("left"))
+        new = NewTopic("meanwhile", 2, 1, config=TIERED)
+        admin.create_topics([new])["meanwhile"].result(WAIT_S)
+        eventually(lambda: "meanwhile" in cluster.mirrored())
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    cluster.create("afterwards")
+    fill(cluster.brokers, "afterwards", [b"%d" % number for number in range(300)])
+    eventually(lambda: cluster.archived("afterwards") == 300)
+    eventually(lambda: {"meanwhile", "afterwards"} <= cluster.mirrored())
+    # It purges once more, because late uploads may have come.
+    eventually(lambda: not cluster.folders_of("left"))
+    assert "left" not in cluster.mirrored()
+    assert "whole" in cluster.run("archive", "verify")
+
+
+def test_the_next_leader_goes_on_with_the_archive_of_one_that_stood_still(
+    cluster: Archived,
+) -> None:
+    cluster.create("moved", partitions=3, replicas=3)
+    fill(cluster.brokers, "moved", [b"%d" % number for number in range(300)])
+    eventually(lambda: cluster.archived("moved") == 300)
+    pid = cluster.pid_of(1)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: cluster.led_by("moved") == {2, 3})
+        fill(cluster.brokers, "moved", [b"%d" % number for number in range(300)])
+        eventually(lambda: cluster.archived("moved") == 600)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    fill(cluster.brokers, "moved", [b"%d" % number for number in range(300)])
+    eventually(lambda: cluster.archived("moved") == 900)
+    assert len(read(cluster.brokers, "moved", 900)) == 900
+    assert "whole" in cluster.run("archive", "verify", "--topic", "moved")
+
+
+def test_what_a_lost_broker_archived_is_taken_over_by_others(tmp_path: Path) -> None:
+    """It stands still, so that it wakes up as a former leader."""
+    lost = Archived(tmp_path)
+    with lost.brokers as brokers:
+        lost.create("kept")
+        values = [b"%d" % number for number in range(900)]
+        fill(brokers, "kept", values)
+        commits = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "readers"})
+        commits.commit(offsets=[TopicPartition("kept", 0, 17)], asynchronous=False)
+        commits.close()
+        eventually(lambda: lost.archived("kept") == 900)
+        eventually(lambda: [*lost.bucket.glob("groups/*.log")])
+        pid = lost.pid_of(3)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            eventually(lambda: -1 in lost.led_by("kept"))
+            refused = lost.cluster_remove("2", "--yes")
+            assert (refused.code, "broker 2 serves" in refused.text) == (1, True)
+            asked = lost.cluster_remove("3")
+            assert asked.code == 2
+            assert "kept-" in asked.text
+            assert "what was written from" in asked.text
+            assert -1 in lost.led_by("kept"), "nothing was done yet"
+            done = lost.cluster_remove("3", "--yes")
+            assert done.code == 0, done.text
+            assert lost.led_by("kept") == {1, 2}
+            assert sorted(read(brokers, "kept", 900)) == sorted(values)
+            fill(brokers, "kept", [b"later"] * 600)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        eventually(lambda: lost.archived("kept") == 1500)
+        found = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "readers"})
+        (committed,) = found.committed([TopicPartition("kept", 0)], timeout=WAIT_S)
+        found.close()
+        assert committed.offset == 17
+        assert len(read(brokers, "kept", 1500)) == 1500
+        assert "whole" in lost.run("archive", "verify")
+
+
+@pytest.mark.s3
+def test_what_was_archived_is_restored_as_one_broker(tmp_path: Path, s3_bucket: S3Bucket) -> None:
+    """From a bucket of S3, which a read-only replica has followed meanwhile."""
+    archived = Archived(tmp_path, s3_bucket)
     with archived.brokers as brokers:
         archived.create("kept")
         values = [b"%d" % number for number in range(900)]
@@ -136,6 +274,13 @@ def test_what_was_archived_is_restored_as_one_broker(tmp_path: Path) -> None:
         commits.commit(offsets=[TopicPartition("kept", 0, 17)], asynchronous=False)
         commits.close()
         eventually(lambda: archived.archived("kept") == 900)
+        replica = ReplicaProcess(
+            tmp_path / "replica", settings={**archived.settings, **REPLICA, "node.id": "9"}
+        )
+        with replica:
+            assert sorted(read(replica, "kept", 900)) == sorted(values)
+            fill(brokers, "kept", values)
+            assert sorted(read(replica, "kept", 1800)) == sorted(values * 2)
         assert brokers.stop() == 0
     settings = {**archived.settings, "node.id": "7"}
     lone = tmp_path / "lone"
@@ -150,13 +295,13 @@ def test_what_was_archived_is_restored_as_one_broker(tmp_path: Path) -> None:
     )
     assert restored.code == 0, restored.text
     with BrokerProcess(lone, settings=settings) as broker:
-        assert sorted(read(broker, "kept", 900)) == sorted(values)
+        assert sorted(read(broker, "kept", 1800)) == sorted(values * 2)
         fill(broker, "kept", values)
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
         (found,) = consumer.committed([TopicPartition("kept", 0)], timeout=WAIT_S)
         consumer.close()
         assert found.offset == 17
-        eventually(lambda: archived.archived("kept") == 1800)
+        eventually(lambda: archived.archived("kept") == 2700)
     assert "whole" in archived.run("archive", "verify")
 
 

@@ -186,6 +186,45 @@ def test_who_cannot_prove_itself_is_refused(
     run(test, TlsConfig(client_auth=REQUIRED))
 
 
+@pytest.mark.parametrize(
+    ("issued", "reason"),
+    [
+        (lambda: Authority("Another").issue("writer"), "untrusted"),
+        (lambda: authority().issue("writer", valid_days=(-9, -1)), "expired"),
+    ],
+)
+def test_a_bad_certificate_is_refused_where_one_is_only_requested(
+    issued: Callable[[], Issued], reason: str
+) -> None:
+    """Its client would else be nobody, and not be told."""
+
+    async def test(world: World) -> None:
+        assert await world.refused(world.client(shown(issued()))) == reason
+        assert world.certificates == []
+
+    run(test, TlsConfig(client_auth=REQUESTED))
+
+
+def test_clients_come_in_while_certificates_are_renewed_without_an_end() -> None:
+    """Each is served by one certificate from its hello on; those that are in stay."""
+
+    async def test(world: World) -> None:
+        first = await world.answered()
+        renewed = [context_of(own=authority().issue("broker")) for _ in range(5)]
+        served = iter(renewed * 100)
+        world.handshakes._contexts = {"TLS": lambda: next(served)}
+        clients = [world.client() for _ in range(20)]
+        await asyncio.gather(*(client.shake() for client in clients))
+        shown_to = {client.tls.getpeercert(binary_form=True) for client in clients}
+        assert len(shown_to) == len(renewed)
+        await until(lambda: world.handshakes.done.total() == 21)
+        await first.send(frames(b"hello"))
+        assert await first.receive(5) == b"hello"
+        assert not world.handshakes.failed
+
+    run(test)
+
+
 @pytest.mark.parametrize("error", [CloseConnectionError("no name for it"), ValueError("a bug")])
 def test_a_client_whose_certificate_is_nobodys_is_refused(error: Exception) -> None:
     async def test(world: World) -> None:

@@ -281,6 +281,6 @@ def _node(
         dirs,
         replicas,
         fetchers,
-        ReplicaFetches(replicas, clock),
+        ReplicaFetches(replicas, clock, bytes_max=55 << 20),
         OffsetHandlers(services),
     )

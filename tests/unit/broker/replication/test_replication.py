@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from strandline.broker.cluster.in_sync.leading import NotEnoughReplicas
+from strandline.broker.handlers.services.services import RequestContext
+from strandline.broker.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from strandline.broker.protocol.schema.errors import ErrorCode
-from tests.unit.broker.replication.rig import cluster, until
+from tests.unit.broker.replication.rig import Node, cluster, until
 
 
 def test_a_follower_gets_what_its_leader_appends_and_the_high_watermark_follows(
@@ -233,3 +242,36 @@ def test_a_producer_waits_until_all_in_sync_have_its_records(tmp_path: Path) -> 
             assert waits.told[1:] == [(8, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
 
     asyncio.run(acknowledge())
+
+
+def test_a_new_leader_tells_no_end_before_it_knows_that_of_its_forerunner(tmp_path: Path) -> None:
+    """KIP-207: consumers may have seen a later high watermark already."""
+
+    def latest(node: Node, replica_id: int) -> tuple[int, int]:
+        wanted = ListOffsetsPartition(partition_index=0, timestamp=-1)
+        request = ListOffsetsRequest(
+            replica_id=replica_id,
+            topics=[ListOffsetsTopic(name="t", partitions=[wanted])],
+        )
+        context = cast(RequestContext, SimpleNamespace(api_version=10))
+        answer = node.offsets.list_offsets(request, context)
+        assert isinstance(answer, ListOffsetsResponse)
+        (one,) = answer.topics[0].partitions
+        return one.error_code, one.offset
+
+    async def elect() -> None:
+        async with cluster(tmp_path, 3) as control:
+            await control.create(1, 2, 3)
+            one, two, three = control.nodes.values()
+            end = one.append(5)
+            await until(lambda: two.end == end and three.end == end)
+            one.is_cut = three.is_cut = True
+            two.partition.log.local.high_watermark = 0
+            await control.elect(2, isr=(2, 3))
+            assert latest(two, -1) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+            # Followers go by the end of the log.
+            assert latest(two, 3) == (0, end)
+            three.is_cut = False
+            await until(lambda: latest(two, -1) == (0, end))
+
+    asyncio.run(elect())

@@ -19,7 +19,7 @@ from strandline.storage.model import AbortedTransaction
 from strandline.storage.records.batch.batch import HEADER_BYTES
 from strandline.storage.records.batch.record import Record, encode_batch, with_crc
 from strandline.storage.remote.manifest.entries import SegmentEntry
-from tests.support.heavy import first
+from tests.support.heavy import all_but, first
 from tests.unit.spark_lake.archive.damaged import damage
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 from tests.unit.spark_lake.table.rig import NoProgress, make_run
@@ -155,7 +155,9 @@ def test_the_command_tells_damage_in_one_line_and_counts_what_it_rejects(
     assert main(["table", "check", *given, "--deep"]) == 0
 
 
-@pytest.mark.parametrize("point", TABLE_POINTS)
+@pytest.mark.parametrize(
+    "point", all_but(["table.before-commit", "table.after-commit"], TABLE_POINTS)
+)
 def test_after_a_death_at_any_step_each_record_is_in_one_table(
     segment: Segment, point: str
 ) -> None:

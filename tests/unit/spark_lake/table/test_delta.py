@@ -18,6 +18,7 @@ from strandline.spark_lake.table.errors import TableRefused
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.records.batch.record import Record
+from tests.support.heavy import all_but
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 from tests.unit.spark_lake.table.rig import (
     NoProgress,
@@ -73,7 +74,9 @@ def test_readers_skip_files_by_day_and_by_statistics(orders: ArchiveBuilder) -> 
     assert late.collect().height == 20
 
 
-@pytest.mark.parametrize("point", TABLE_POINTS)
+@pytest.mark.parametrize(
+    "point", all_but(["table.before-commit", "table.after-commit"], TABLE_POINTS)
+)
 def test_after_a_death_at_any_step_the_next_sync_completes_both_tables(
     orders: ArchiveBuilder, point: str
 ) -> None:

@@ -11,6 +11,7 @@ from strandline.spark_lake.table.rejected import SUFFIX
 from strandline.spark_lake.table.run import TableRun
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.errors import InvalidConfig, ObjectCorrupt
+from tests.support.heavy import all_but
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder
 from tests.unit.spark_lake.table.rig import (
     NoProgress,
@@ -61,7 +62,10 @@ def test_a_value_that_does_not_parse_is_in_the_second_table_with_its_bytes_and_t
     assert row["_headers"] == [{"key": "h", "value": b"1"}]
 
 
-@pytest.mark.parametrize("point", TABLE_POINTS)
+@pytest.mark.parametrize(
+    "point",
+    all_but(["table.before-commit", "table.after-commit", "table.after-rejected"], TABLE_POINTS),
+)
 def test_after_a_death_at_any_step_the_next_sync_completes_both_tables(
     orders: ArchiveBuilder, point: str
 ) -> None:

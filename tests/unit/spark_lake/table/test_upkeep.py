@@ -34,6 +34,7 @@ from strandline.storage.clock import SystemClock
 from strandline.storage.crash_points import CRASH_POINTS, SimulatedCrash, simulated_crash
 from strandline.storage.errors import InvalidConfig
 from strandline.storage.records.batch.record import Record
+from tests.support.heavy import all_but
 from tests.unit.spark_lake.archive_builder import START_MS, ArchiveBuilder, make_batches
 from tests.unit.spark_lake.table.position_deletes import delete_row
 from tests.unit.spark_lake.table.rig import (
@@ -191,7 +192,9 @@ def test_small_files_become_few_and_every_value_stays(orders: ArchiveBuilder) ->
     assert sync(orders).commits == 0
 
 
-@pytest.mark.parametrize("point", UPKEEP_POINTS)
+@pytest.mark.parametrize(
+    "point", all_but(["upkeep.before-commit", "upkeep.after-expire"], UPKEEP_POINTS)
+)
 def test_after_a_death_at_any_step_of_maintenance_the_next_one_completes_it(
     orders: ArchiveBuilder, point: str
 ) -> None:

@@ -205,6 +205,8 @@ class Rig:
         self.purged: list[TopicInfo] = []
         # The next start begins with it.
         self.lead = Lead.CONFIRMED
+        # Whether this broker purges, of several.
+        self.is_caretaker = True
         self.log: UnifiedLog
         self._reader: ColdReader | None = None
         self.manager: TieringManager
@@ -268,6 +270,7 @@ class Rig:
             cleaner=ThreadedCleaner(self.clock),
             on_topic_purged=self.purged.append,
             lead=self.lead,
+            is_caretaker=lambda: self.is_caretaker,
             alterations=self.alterations,
         )
         self.attach()

@@ -155,6 +155,15 @@ def test_a_refused_heartbeat_changes_nothing() -> None:
     assert broker.state is BrokerState.RUNNING
 
 
+def test_a_broker_that_the_controller_does_not_know_any_more_stops_without_it() -> None:
+    broker = running()
+    broker.begin_shutdown()
+    broker.heard(BrokerHeartbeatResponse(error_code=ErrorCode.NOT_CONTROLLER, is_fenced=True))
+    assert not broker.is_over
+    broker.heard(BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH, is_fenced=True))
+    assert broker.is_over
+
+
 def test_failed_folders_are_told_with_every_heartbeat_from_then_on() -> None:
     broker = running()
     broker.offline_dirs |= {DIRS[0]}

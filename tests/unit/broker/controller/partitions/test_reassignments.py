@@ -63,6 +63,34 @@ def on_the_way(partition: PartitionImage) -> tuple[Replicas, Replicas, Replicas]
     return partition.replicas, partition.adding_replicas, partition.removing_replicas
 
 
+def test_a_partition_whose_brokers_are_gone_for_good_gets_others_at_once() -> None:
+    """Nobody is left that they could copy: they begin with what the archive has."""
+    image = cluster(*map(broker, (1, 2)), partitions=[(0,), (0, 3), (0, 1)])
+    image = image.apply_entry(
+        PartitionChangeRecord(partition_id=number, topic_id=TOPIC_ID, leader=-1, isr=[0])
+        for number in range(3)
+    )
+    epochs = [one.leader_epoch for one in image.topics["t"].partitions]
+    after, codes, _ = asked(image, {0: (2,), 1: (1, 2), 2: (2,)})
+    assert codes == [ErrorCode.NONE] * 3
+    first_one, second, third = after.topics["t"].partitions
+    assert (first_one.replicas, first_one.leader, first_one.isr) == ((2,), 2, (2,))
+    assert (second.replicas, second.leader, second.isr) == ((1, 2), 1, (1,))
+    assert on_the_way(first_one)[1:] == on_the_way(second)[1:] == ((), ())
+    assert [first_one.leader_epoch, second.leader_epoch] == [epochs[0] + 1, epochs[1] + 1]
+    assert third.leader == -1, "the broker of one of its replicas is registered, and may be back"
+
+
+def test_who_cannot_lead_takes_over_nothing() -> None:
+    image = cluster(broker(1).replaced(fenced=True), broker(2), partitions=[(0,)])
+    image = image.apply_entry(
+        [PartitionChangeRecord(partition_id=0, topic_id=TOPIC_ID, leader=-1, isr=[0])]
+    )
+    after, codes, _ = asked(image, {0: (1,)})
+    assert codes == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    assert after.topics["t"].partitions[0].replicas == (0,)
+
+
 def listed(
     image: MetadataImage, partitions: Sequence[PartitionNumber] | None = None
 ) -> dict[str, list[int]]:

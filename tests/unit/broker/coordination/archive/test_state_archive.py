@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -39,7 +40,7 @@ from strandline.storage.model import TopicPartition
 from strandline.storage.records.batch.marker import MarkerType, TransactionMarker, encode_marker
 from strandline.storage.records.batch.record import Record, encode_batch
 from strandline.storage.remote.keys import GROUPS_PREFIX, TRANSACTIONS_PREFIX, state_key
-from strandline.storage.remote.object_store.interface import IfMatches, ObjectInfo
+from strandline.storage.remote.object_store.interface import IfMatches, StoredObject
 from strandline.storage.tiering.log.exposure import Exposure
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from tests.support.lone_replica import append_alone
@@ -240,12 +241,82 @@ class LatePuts(MemoryStore):
 
     late: bytes | None = None
 
-    def head(self, key: str) -> ObjectInfo:
-        found = super().head(key)
+    def get_object(self, key: str) -> StoredObject:
+        found = super().get_object(key)
         if self.late is not None:
             content, self.late = self.late, None
-            super().put(key, content, condition=IfMatches(found.etag))
+            super().put(key, content, condition=IfMatches(found.info.etag))
         return found
+
+
+class Leaders:
+    """Two brokers with a log each, of which one leads, and then the other."""
+
+    def __init__(self, folder: Path, executor: ThreadPoolExecutor) -> None:
+        self.store, self.clock = MemoryStore(), ManualClock()
+        self.logs = [open_log(folder / f"{number}") for number in range(2)]
+        self.epochs: list[int | None] = [1, None]
+        self.archives = [
+            StateArchive(
+                self.store, partial(self._led, number), executor=executor, clock=self.clock
+            )
+            for number in range(2)
+        ]
+
+    def _led(self, number: int) -> list[LedLog]:
+        epoch = self.epochs[number]
+        return [] if epoch is None else [LedLog(UnifiedLog(self.logs[number]), epoch)]
+
+    async def writes(self, number: int, offset: int) -> int:
+        """A commit comes, and the broker writes; how many objects it has written."""
+        append(self.logs[number], [commit("g", offset)])
+        self.clock.advance_ms(600_000)
+        return await self.archives[number].run_once()
+
+    @property
+    def committed(self) -> int:
+        found = read_group_state(self.store, 0)
+        assert found is not None
+        (record,) = found
+        return decode_offset_commit(record.value).offset
+
+
+def test_a_higher_leader_epoch_ends_the_writer_before_it(tmp_path: Path) -> None:
+    """It was stopped, and does not know that another broker leads."""
+
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            world = Leaders(tmp_path, executor)
+            assert await world.writes(0, 1) == 1
+            world.epochs[1] = 2
+            assert await world.writes(1, 7) == 1
+            assert await world.writes(0, 2) == 0
+            assert world.committed == 7
+            # It writes nothing after a look at the object either.
+            assert await world.writes(0, 3) == 0
+            assert world.committed == 7
+            # It is no second broker of its kind: what it leads later it writes.
+            world.epochs = [3, None]
+            assert await world.writes(0, 9) == 1
+
+    asyncio.run(run())
+
+
+def test_a_broker_that_leads_again_writes_over_the_leader_between(tmp_path: Path) -> None:
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as executor:
+            world = Leaders(tmp_path, executor)
+            assert await world.writes(0, 1) == 1
+            world.epochs = [None, 2]
+            assert await world.writes(1, 7) == 1
+            world.epochs = [3, None]
+            assert await world.writes(0, 9) == 1
+            assert world.committed == 9
+            found = read_group_state(world.store, 0)
+            assert found is not None
+            assert found.leader_epoch == 3
+
+    asyncio.run(run())
 
 
 def test_groups_whose_tombstones_were_compacted_away_unread_are_gone(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
+from strandline.storage.remote.keys import CHANGES_KEY
 from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest.change_list import ChangeList
 from strandline.storage.remote.manifest.manifest import Manifest
@@ -41,7 +42,9 @@ class World:
         self.writer = self.new_writer()
         self.reader = ChangeReader(self.store, clock=self.clock, full_interval_ms=FULL_MS)
 
-    def new_writer(self, *, interval_ms: int = INTERVAL_MS, changes_max: int = 4) -> ChangeWriter:
+    def new_writer(
+        self, *, interval_ms: int = INTERVAL_MS, changes_max: int = 4, key: str = CHANGES_KEY
+    ) -> ChangeWriter:
         """As the next start of the broker has it."""
         return ChangeWriter(
             self.store,
@@ -51,6 +54,7 @@ class World:
             may_write=lambda: self.is_ours,
             interval_ms=interval_ms,
             changes_max=changes_max,
+            key=key,
         )
 
     def write(self, *, after_ms: int = INTERVAL_MS) -> None:

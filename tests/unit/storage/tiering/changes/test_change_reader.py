@@ -9,13 +9,20 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.errors import AccessDenied, TierUnavailable
-from strandline.storage.remote.keys import CHANGES_KEY
+from strandline.storage.remote.keys import CHANGES_KEY, changes_key
+from strandline.storage.remote.manifest import change_list
 from strandline.storage.remote.manifest.change_list import LIST_BYTES_MAX
 from strandline.storage.remote.manifest.manifest import Manifest
 from strandline.storage.tiering.changes.change_reader import Expectation, PolledChanges
 from strandline.storage.tiering.policy.leadership import Lead
 from tests.support.memory_store import Fault
-from tests.unit.storage.tiering.changes.change_rig import FULL_MS, KEY, World, manifest
+from tests.unit.storage.tiering.changes.change_rig import (
+    FULL_MS,
+    INTERVAL_MS,
+    KEY,
+    World,
+    manifest,
+)
 from tests.unit.storage.tiering.harness import PARTITION, Rig, asynchronous
 
 
@@ -56,6 +63,46 @@ def test_changes_that_were_dropped_before_they_were_read_make_a_full_look(world:
     world.write()
     assert world.reader.poll().is_everything
     assert not world.reader.poll().is_everything
+
+
+def test_each_broker_of_a_cluster_tells_what_it_changed(world: World) -> None:
+    writers = [world.new_writer(key=changes_key(number)) for number in (1, 2)]
+
+    def write(number: int, after_ms: int = INTERVAL_MS) -> None:
+        world.writer = writers[number]
+        world.write(after_ms=after_ms)
+
+    for number in (0, 1):
+        writers[number].note(manifest(1, partition=number))
+        write(number, 0)
+    assert world.reader.poll().is_everything
+    assert not world.reader.poll().is_everything
+    writers[0].note(manifest(2, partition=0))
+    writers[1].note(manifest(2, partition=1))
+    writers[1].note_metadata(9)
+    write(0)
+    write(1)
+    news = world.reader.poll()
+    assert (news.is_everything, news.is_complete, news.metadata_version) == (False, True, 9)
+    assert revisions(news) == {0: 2, 1: 2}
+    assert change_list.newest_orders(world.store)[KEY][2] == 2
+
+
+def test_a_broker_that_came_to_the_cluster_is_heard_after_its_metadata(world: World) -> None:
+    first, second = (world.new_writer(key=changes_key(number)) for number in (1, 2))
+    world.writer = first
+    world.write(after_ms=0)
+    world.follow()
+    first.note_metadata(4)
+    world.write()
+    world.reader.poll()
+    world.writer = second
+    second.note(manifest(1, partition=1))
+    world.write()
+    assert world.reader.poll().is_everything, "its list is new"
+    second.note(manifest(2, partition=1))
+    world.write()
+    assert revisions(world.reader.poll()) == {1: 2}
 
 
 def test_another_start_of_the_broker_makes_a_full_look(world: World) -> None:

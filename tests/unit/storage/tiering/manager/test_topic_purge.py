@@ -17,6 +17,7 @@ from strandline.storage.errors import (
 from strandline.storage.remote.keys import topic_folder
 from strandline.storage.remote.manifest.topic_info import TopicInfo, load_topic_info
 from strandline.storage.tiering.manager.partition_tiering import PartitionTiering
+from strandline.storage.tiering.manager.topic_objects import TopicObjects
 from tests.support.memory_store import Fault, Timing
 from tests.unit.storage.tiering.harness import (
     GRACE_MS,
@@ -44,6 +45,63 @@ async def test_deleting_a_topic_empties_its_folder(tmp_path: Path) -> None:
         assert rig.memory.keys() == []
         folder = topic_folder(TOPIC, TOPIC_ID)
         assert rig.memory.count_requests("abort_uploads", folder), "what is half uploaded goes too"
+
+
+@asynchronous
+async def test_one_of_several_brokers_purges_and_who_takes_over_goes_on(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(3)
+        await rig.settle()
+        rig.is_caretaker = False
+        rig.manager.delete_topic(rig.topic_info)
+        await rig.manager.run_once()
+        rig.pass_ms(GRACE_MS)
+        await rig.manager.run_once()
+        assert len(rig.data_keys()) == 6, "it is another one's"
+        rig.is_caretaker = True
+        rig.manager.caretaker_changed()
+        rig.manager.delete_topic(rig.topic_info)
+        await rig.manager.run_once()
+        rig.is_caretaker = False
+        rig.manager.caretaker_changed()
+        rig.pass_ms(GRACE_MS)
+        await rig.manager.run_once()
+        assert len(rig.data_keys()) == 6, "it is another one's again"
+        rig.is_caretaker = True
+        rig.manager.caretaker_changed()
+        await rig.manager.run_once()
+        assert rig.memory.keys() == [], "the tombstone said that it had begun"
+
+
+@asynchronous
+async def test_who_was_stopped_within_a_purge_deletes_nothing_more(tmp_path: Path) -> None:
+    """The topic may have been tiered again meanwhile, after another broker's purge."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(3)
+        await rig.settle()
+        rig.manager.disable_topic(rig.topic_info)
+        await rig.manager.run_once()
+        rig.pass_ms(GRACE_MS)
+        before = rig.memory.keys()
+        objects = TopicObjects(rig.topic_info, rig.memory, may_delete=lambda: False)
+        assert objects.delete_some(), "somebody else goes on"
+        assert rig.memory.keys() == before
+
+
+@asynchronous
+async def test_a_topic_that_is_tiered_again_before_its_purge_began_keeps_its_archive(
+    tmp_path: Path,
+) -> None:
+    """Its leader is another broker, which saw no tombstone."""
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(3)
+        await rig.settle()
+        rig.manager.disable_topic(rig.topic_info)
+        rig.manager.keep_topic(TOPIC_ID)
+        await rig.manager.run_once()
+        rig.pass_ms(GRACE_MS)
+        await rig.manager.run_once()
+        assert len(rig.data_keys()) == 6
 
 
 @asynchronous

@@ -1,0 +1,90 @@
+"""`strandline cluster remove ID`: other brokers take over from one that is gone for good."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from strandline.broker.tools.client.confirmation import confirm
+from strandline.broker.tools.client.failures import ToolFailure
+from strandline.broker.tools.client.printing import say
+from strandline.broker.tools.client.tables import Column, print_table
+from strandline.broker.tools.commands.command_parser import action_parser, chosen_connection
+from strandline.broker.tools.commands.options import Commands, add_bucket
+from strandline.storage.plurals import counted
+
+if TYPE_CHECKING:
+    from strandline.broker.commands.lost_broker import LostBroker, Remains
+
+INCOMPLETE = 3
+
+_EXAMPLES = """
+  strandline cluster remove 3 --remote s3://my-bucket/my-cluster
+  strandline cluster remove 3 --remote file:///srv/archive --yes
+"""
+
+
+def add_remove(actions: Commands) -> None:
+    remove = action_parser(
+        actions,
+        _EXAMPLES,
+        "remove",
+        "let other brokers take over from one that is gone for good, from the bucket",
+        _remove,
+    )
+    remove.add_argument("node_id", type=int, metavar="ID", help="the id of the lost broker")
+    add_bucket(remove)
+    remove.add_argument(
+        "--yes", action="store_true", help="do it without a question, after the plan is printed"
+    )
+
+
+def _remove(options: argparse.Namespace) -> int:
+    from strandline.broker.commands.lost_broker import find_lost, remains_of, take_over
+    from strandline.broker.tools.nodes.quorum import Unasked, ask_first
+    from strandline.storage.remote.manifest.cluster_info import load_cluster_info
+    from strandline.storage.remote.open_store import open_store
+
+    connection = chosen_connection(options)
+    try:
+        lost = asyncio.run(ask_first(connection, partial(find_lost, node_id=options.node_id)))
+    except Unasked as error:
+        raise ToolFailure(f"no broker answers: {error}") from None
+    if not lost.is_registered and not lost.partitions:
+        raise ToolFailure(f"the cluster has no broker {lost.node_id}, and nothing that was on it")
+    store = open_store(
+        options.remote,
+        endpoint_url=options.endpoint_url,
+        region=options.region,
+        ca_file=options.ca_file,
+    )
+    owner = load_cluster_info(store)
+    if owner is None or owner.cluster_id != lost.cluster_id:
+        found = "no archive" if owner is None else f"the archive of cluster {owner.cluster_id}"
+        raise ToolFailure(f"{store.url} has {found}, this is cluster {lost.cluster_id}")
+    remains = list(remains_of(store, lost.partitions))
+    _print_plan(lost, remains)
+    confirm(f"broker {lost.node_id} is removed, and what is named as lost is lost", yes=options.yes)
+    outcome = asyncio.run(ask_first(connection, partial(take_over, lost=lost)))
+    for name, reason in outcome.refused.items():
+        say(f"{name} is not taken over: {reason}")
+    for name in outcome.leaderless:
+        say(f"{name} has no leader yet")
+    done = len(lost.partitions) - len(outcome.refused) - len(outcome.leaderless)
+    say(f"broker {lost.node_id} is removed; {counted(done, 'partition')} taken over")
+    return INCOMPLETE if outcome.refused or outcome.leaderless else 0
+
+
+def _print_plan(lost: LostBroker, remains: list[Remains]) -> None:
+    print_table(
+        f"broker {lost.node_id}: {counted(len(remains), 'partition')} without another replica",
+        ("partition", Column(name="taken over by", is_right=True), "from the archive", "lost"),
+        [(one.partition.name, one.partition.successor, one.archived, one.lost) for one in remains],
+    )
+    if lost.shared:
+        say(
+            f"{counted(lost.shared, 'partition')} with other replicas: these serve on; give them"
+            " another one with kafka-reassign-partitions"
+        )

@@ -1,0 +1,153 @@
+"""The checkers find faults that are planted into replication: in one of a few worlds, each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.broker.cluster.in_sync.in_sync_set import InSyncSet, Proposal, ReplicaInSync
+from strandline.broker.cluster.in_sync.leading import Leading
+from strandline.broker.handlers.fetch.replica_sessions import ReplicaSession
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.replication.followed import Followed
+from tests.sim.several.faults import Fault, by_name
+from tests.sim.several.scenarios import records
+
+# What makes followers late, and takes the leader away then.
+LATE = ("slow link", "cut", "kill", "pause", "lossy")
+SAYS_LOST = ("lost", "twice", "changed", "replicas differ", "acknowledged twice")
+
+
+def acknowledged_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leading, "wait", lambda *_: ErrorCode.NONE)
+
+
+def the_high_watermark_is_the_leaders_end(patch: pytest.MonkeyPatch) -> None:
+    def advance(own: Leading) -> None:
+        own._local.advance_high_watermark(own._local.end_offset)
+        own._tell()
+
+    appended = Leading.appended
+
+    def at_once(own: Leading, info: Any) -> None:
+        appended(own, info)
+        own.advance()
+
+    patch.setattr(Leading, "advance", advance)
+    patch.setattr(Leading, "appended", at_once)
+
+
+def the_high_watermark_moves_under_min_in_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leading, "min_in_sync", 1)
+
+
+def a_replica_is_out_before_the_controller_agrees(patch: pytest.MonkeyPatch) -> None:
+    propose = InSyncSet.propose
+
+    def at_once(own: InSyncSet, replicas: Sequence[ReplicaInSync], **named: Any) -> Proposal:
+        proposal = propose(own, replicas, **named)
+        own.committed = own.maximal = proposal.broker_ids
+        return proposal
+
+    patch.setattr(InSyncSet, "propose", at_once)
+
+
+def nothing_is_truncated(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Followed, "truncate", lambda own, _offset: own._go_on())
+
+
+def divergence_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
+    """A follower goes on at its end, whatever epoch its last record has."""
+
+    def asked(own: Followed) -> Any:
+        return _asked(own)._replace(last_epoch=-1)
+
+    _asked = Followed.asked.fget  # type: ignore[attr-defined]
+    patch.setattr(Followed, "asked", property(asked))
+
+
+def a_replica_joins_below_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leading, "_start_of_epoch", lambda _: 0)
+
+
+def a_replica_that_was_taken_out_is_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ReplicaSession, "_is_out_of_sync", lambda *_: False)
+
+
+FAULTS = by_name(
+    (
+        Fault(
+            plant=acknowledged_before_the_high_watermark,
+            clients=records,
+            words=SAYS_LOST,
+            only=LATE,
+            replicas=3,
+        ),
+        Fault(
+            plant=the_high_watermark_is_the_leaders_end,
+            clients=records,
+            words=SAYS_LOST,
+            only=LATE,
+            replicas=3,
+        ),
+        Fault(
+            plant=the_high_watermark_moves_under_min_in_sync,
+            clients=records,
+            words=SAYS_LOST,
+            only=LATE,
+            troubles=12,
+            replicas=3,
+        ),
+        Fault(
+            plant=a_replica_is_out_before_the_controller_agrees,
+            clients=records,
+            words=SAYS_LOST,
+            only=LATE,
+            troubles=12,
+            replicas=3,
+        ),
+        Fault(
+            plant=nothing_is_truncated,
+            clients=records,
+            words=(*SAYS_LOST, "not in sync again", "hangs"),
+            only=LATE,
+            replicas=3,
+        ),
+        Fault(
+            plant=divergence_is_not_looked_for,
+            clients=records,
+            words=(*SAYS_LOST, "not in sync again", "hangs"),
+            only=LATE,
+            replicas=3,
+        ),
+        Fault(
+            plant=a_replica_joins_below_the_start_of_the_epoch,
+            clients=records,
+            words=SAYS_LOST,
+            only=LATE,
+            troubles=12,
+            replicas=3,
+        ),
+        Fault(
+            plant=a_replica_that_was_taken_out_is_not_looked_at_again,
+            clients=records,
+            words=("not in sync again", "hangs"),
+            only=LATE,
+            replicas=3,
+            first_world=20,
+        ),
+    )
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_planted_in_replication_is_found(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = FAULTS[name]
+    fault.plant(monkeypatch)
+    assert fault.world_that_reveals(tmp_path) is not None
