@@ -26,8 +26,8 @@ from tests.system.cluster.bounced import BouncedCluster, bounced_cluster
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
 COPIER = "tests.system.transactions.copier"
-COPIERS = 3
-SEEDS = 600
+COPIERS = 2
+SEEDS = 300
 # Of the seeds, between two bounces of copiers.
 STEP = SEEDS // 10
 PATIENCE_S = 180
