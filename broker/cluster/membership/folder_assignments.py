@@ -81,12 +81,12 @@ class FolderAssignments:
     def __repr__(self) -> str:
         return f"<FolderAssignments pending={len(self._pending)} failures={self._failures}>"
 
-    def follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
+    async def follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Looks at the replicas of the topics that changed, after they were made."""
         changed: Iterable[TopicImage] = delta.topics.changed()
         if not _keeps_folders(delta.before) and _keeps_folders(image):
             changed = image.topics.values()
-        for topic in changed:
+        async for topic in in_turns(changed):
             self._note(topic)
 
     def check(self) -> None:

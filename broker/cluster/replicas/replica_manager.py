@@ -230,19 +230,29 @@ class ReplicaManager:
         self._image = image
         defaults = self._topic_defaults()
         changed = delta.topics.changed()
-        if self._followed_defaults != defaults:
+        has_new_defaults = self._followed_defaults != defaults
+        if has_new_defaults:
             changed = list(image.topics.values())
         waiting = (image.topics[name] for name in self._creations.topics_to_retry())
         # A changed default concerns all topics, and so does a folder that comes back.
         concerned = {topic.topic_id: topic for topic in (*changed, *waiting)}
         async for topic in in_turns(concerned.values()):
-            await self._follow_topic(topic, delta.before.topics_by_id.get(topic.topic_id))
+            before = delta.before.topics_by_id.get(topic.topic_id)
+            config = None if has_new_defaults else self._unchanged_config(topic, before)
+            await self._follow_topic(topic, before, config or self.config_of(topic))
         self._followed_defaults = defaults
         self._is_starting = False
         self._tiers.follow(delta)
 
-    async def _follow_topic(self, topic: TopicImage, before: TopicImage | None) -> None:
-        config = self.config_of(topic)
+    def _unchanged_config(self, topic: TopicImage, before: TopicImage | None) -> LogConfig | None:
+        """Returns the configuration if only partitions of the topic changed: most entries do so."""
+        if before is None or before.properties is not topic.properties:
+            return None
+        return self._configs.get(topic.topic_id)
+
+    async def _follow_topic(
+        self, topic: TopicImage, before: TopicImage | None, config: LogConfig
+    ) -> None:
         changed = self._configs.get(topic.topic_id) != config
         self._configs[topic.topic_id] = config
         here = {

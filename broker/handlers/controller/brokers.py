@@ -49,6 +49,7 @@ from strandline.broker.protocol.messages.broker_registration import (
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import StorageError
+from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class BrokerHandlers:
         self._time = time
         # By the other end of the connection, whose heartbeats come by it.
         self._heard_by: dict[str, Registration] = {}
+        self._quiet_log = QuietLog(log)
 
     async def register(
         self, request: BrokerRegistrationRequest, context: RequestContext
@@ -99,9 +101,11 @@ class BrokerHandlers:
         if lost:
             topic, partition = lost[0]
             first = f"{topic.name}-{partition.partition}"
-            log.warning(
+            self._quiet_log.say(
+                logging.WARNING,
                 "broker lacks log folders that have its partitions",
-                extra={"fields": {"broker": node, "partitions": len(lost), "first": first}},
+                node,
+                {"broker": node, "partitions": len(lost), "first": first},
             )
 
     async def beat(

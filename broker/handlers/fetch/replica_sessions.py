@@ -147,7 +147,9 @@ class ReplicaSession:
         partition.watch(self)
 
     def sweep(self, now_ms: float) -> None:
-        """Finds partitions whose high watermark or log start moved."""
+        """Finds partitions whose high watermark or log start moved, and those where the follower is
+        not in sync: the controller may have taken it out, and may take it in again.
+        """
         if now_ms - self.swept_ms < SWEEP_MS:
             return
         self.swept_ms = now_ms
@@ -155,8 +157,13 @@ class ReplicaSession:
             if (
                 partition.log.local.high_watermark != one.told_high_watermark
                 or partition.log.log_start_offset != one.told_log_start_offset
+                or self._is_out_of_sync(partition)
             ):
                 self.dirty[one] = None
+
+    def _is_out_of_sync(self, partition: Partition) -> bool:
+        leading = partition.leading
+        return leading is not None and self.broker_id not in leading.in_sync.committed
 
     def close(self) -> None:
         for one in self.partitions.values():

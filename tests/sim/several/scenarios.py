@@ -32,7 +32,7 @@ from tests.sim.transactions import Outcomes, Transactor
 
 PARTITIONS = 3
 # Beyond this somebody waits for what never comes.
-WORLD_S_MAX = 1200.0
+WORLD_S_MAX = 500.0
 READ_S_MAX = 300.0
 IN_SYNC_S_MAX = 120.0
 

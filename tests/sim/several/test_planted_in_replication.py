@@ -10,6 +10,7 @@ import pytest
 
 from strandline.broker.cluster.in_sync.in_sync_set import InSyncSet, Proposal, ReplicaInSync
 from strandline.broker.cluster.in_sync.leading import Leading
+from strandline.broker.handlers.fetch.replica_sessions import ReplicaSession
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.replication.followed import Followed
 from tests.sim.several.faults import Fault, by_name
@@ -72,6 +73,10 @@ def a_replica_joins_below_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> N
     patch.setattr(Leading, "_start_of_epoch", lambda _: 0)
 
 
+def a_replica_that_was_taken_out_is_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ReplicaSession, "_is_out_of_sync", lambda *_: False)
+
+
 FAULTS = by_name(
     (
         Fault(
@@ -125,6 +130,14 @@ FAULTS = by_name(
             only=LATE,
             troubles=12,
             replicas=3,
+        ),
+        Fault(
+            plant=a_replica_that_was_taken_out_is_not_looked_at_again,
+            clients=records,
+            words=("not in sync again", "hangs"),
+            only=LATE,
+            replicas=3,
+            first_world=20,
         ),
     )
 )

@@ -16,11 +16,16 @@ from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
 from strandline.storage.remote.manifest.topic_info import list_topics
-from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
+from strandline.storage.remote.object_store.interface import ObjectStore
+from strandline.storage.remote.open_store import open_store
+from tests.conftest import S3Bucket
 from tests.support.broker import BrokerProcess, children_of, eventually
 from tests.support.own_process import Printed, run_here
 from tests.support.several_brokers import SeveralBrokers
 from tests.system.cluster.test_several_brokers import WAIT_S, fill, leaders, read
+from tests.system.tiers.tiered_broker import REGION, REPLICA
+
+pytestmark = [pytest.mark.slow]
 
 TIERED = {"remote.storage.enable": "true", "segment.ms": "500", "segment.bytes": "1048576"}
 SETTINGS = {
@@ -39,20 +44,27 @@ SETTINGS = {
 
 
 class Archived:
-    """A cluster with an archive in a folder."""
+    """A cluster with an archive, in a folder if there is no bucket of S3."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, s3: S3Bucket | None = None) -> None:
         self.folder = folder
         self.bucket = folder / "bucket"
         self.bucket.mkdir(parents=True)
         self.url = f"file://{self.bucket}"
-        self.settings = {**SETTINGS, "strandline.remote.url": self.url}
+        self._access: dict[str, str] = {}
+        settings = dict(SETTINGS)
+        if s3 is not None:
+            self.url = s3.url
+            self._access = {"endpoint_url": s3.endpoint_url, "region": REGION}
+            settings["strandline.remote.s3.endpoint.url"] = s3.endpoint_url
+            settings["strandline.remote.s3.region"] = REGION
+        self.settings = {**settings, "strandline.remote.url": self.url}
         words = (f"{name}={value}" for name, value in self.settings.items())
         self.brokers = SeveralBrokers(folder / "brokers", *words)
 
     @property
-    def store(self) -> LocalDirectoryStore:
-        return LocalDirectoryStore(self.bucket)
+    def store(self) -> ObjectStore:
+        return open_store(self.url, **self._access)
 
     def create(self, topic: str, *, partitions: int = 6, replicas: int = 1) -> AdminClient:
         admin = AdminClient({"bootstrap.servers": self.brokers.bootstrap})
@@ -71,8 +83,11 @@ class Archived:
         return sum(one.manifest.end_offset for one in manifests if one is not None)
 
     def run(self, *words: str) -> str:
+        access = (f"--{name.replace('_', '-')}={text}" for name, text in self._access.items())
         done = run_here(
-            [*words, "--remote", self.url], environment=dict(os.environ), folder=self.folder
+            [*words, "--remote", self.url, *access],
+            environment=dict(os.environ),
+            folder=self.folder,
         )
         assert done.code == 0, done.text
         return done.text
@@ -108,6 +123,12 @@ class Archived:
 
     def folders_of(self, topic: str) -> list[Path]:
         return [*self.bucket.glob(f"topics/{topic}-????????-*")]
+
+
+class ReplicaProcess(BrokerProcess):
+    """A broker that follows an archive."""
+
+    command = ("serve", "--read-only")
 
 
 @pytest.fixture(scope="module")
@@ -241,8 +262,10 @@ def test_what_a_lost_broker_archived_is_taken_over_by_others(tmp_path: Path) -> 
         assert "whole" in lost.run("archive", "verify")
 
 
-def test_what_was_archived_is_restored_as_one_broker(tmp_path: Path) -> None:
-    archived = Archived(tmp_path)
+@pytest.mark.s3
+def test_what_was_archived_is_restored_as_one_broker(tmp_path: Path, s3_bucket: S3Bucket) -> None:
+    """From a bucket of S3, which a read-only replica has followed meanwhile."""
+    archived = Archived(tmp_path, s3_bucket)
     with archived.brokers as brokers:
         archived.create("kept")
         values = [b"%d" % number for number in range(900)]
@@ -251,6 +274,13 @@ def test_what_was_archived_is_restored_as_one_broker(tmp_path: Path) -> None:
         commits.commit(offsets=[TopicPartition("kept", 0, 17)], asynchronous=False)
         commits.close()
         eventually(lambda: archived.archived("kept") == 900)
+        replica = ReplicaProcess(
+            tmp_path / "replica", settings={**archived.settings, **REPLICA, "node.id": "9"}
+        )
+        with replica:
+            assert sorted(read(replica, "kept", 900)) == sorted(values)
+            fill(brokers, "kept", values)
+            assert sorted(read(replica, "kept", 1800)) == sorted(values * 2)
         assert brokers.stop() == 0
     settings = {**archived.settings, "node.id": "7"}
     lone = tmp_path / "lone"
@@ -265,13 +295,13 @@ def test_what_was_archived_is_restored_as_one_broker(tmp_path: Path) -> None:
     )
     assert restored.code == 0, restored.text
     with BrokerProcess(lone, settings=settings) as broker:
-        assert sorted(read(broker, "kept", 900)) == sorted(values)
+        assert sorted(read(broker, "kept", 1800)) == sorted(values * 2)
         fill(broker, "kept", values)
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
         (found,) = consumer.committed([TopicPartition("kept", 0)], timeout=WAIT_S)
         consumer.close()
         assert found.offset == 17
-        eventually(lambda: archived.archived("kept") == 1800)
+        eventually(lambda: archived.archived("kept") == 2700)
     assert "whole" in archived.run("archive", "verify")
 
 

@@ -11,10 +11,15 @@ from strandline.broker.cluster.metadata.restore_plan import (
     correct_numbers,
     correct_topics,
     foreign_nodes,
+    take_over_records,
 )
-from strandline.broker.protocol.formats.metadata_records import RemoveTopicRecord
+from strandline.broker.protocol.formats.metadata_records import (
+    FeatureLevelRecord,
+    RemoveTopicRecord,
+)
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.manifest.topic_info import TopicInfo
+from tests.unit.broker.cluster.controlled import registered
 
 A, B = uuid.UUID(int=0xA), uuid.UUID(int=0xB)
 NODE = 1
@@ -81,3 +86,21 @@ def test_epochs_and_producer_ids_go_on_above_everything_that_was_used() -> None:
 def test_partitions_of_other_nodes_are_noticed() -> None:
     assert foreign_nodes(mirrored(node=5), NODE) == {5}
     assert foreign_nodes(mirrored(), NODE) == set()
+
+
+def test_the_archive_of_several_brokers_is_restored_to_one() -> None:
+    image = MetadataImage().apply_entry(
+        [
+            *map(registered, (1, 2)),
+            FeatureLevelRecord(name="metadata.version", feature_level=33),
+            FeatureLevelRecord(name="kraft.version", feature_level=1),
+            *topic_records("a", A, ((1,), (2, 1), (NODE + 6,)), {}),
+        ]
+    )
+    after = image.apply_entry(take_over_records(image, 1))
+    assert not foreign_nodes(after, 1)
+    assert set(after.brokers) == {1}
+    assert after.feature_levels == {"metadata.version": 25}
+    for one, before in zip(after.topics["a"].partitions, image.topics["a"].partitions, strict=True):
+        assert (one.leader, one.replicas, one.isr) == (1, (1,), (1,))
+        assert one.leader_epoch == before.leader_epoch + (before.replicas != (1,))
