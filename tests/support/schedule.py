@@ -32,6 +32,7 @@ LONGEST = (
     "tests/system/transactions/test_power_loss.py",
     "tests/system/transactions/test_tiers.py",
     "tests/unit/spark_lake/table/test_upkeep.py",
+    "tests/unit/spark_lake/table/test_upsert.py",
     "tests/system/crash/test_archive_compaction_crashes.py",
     "tests/system/tiers/restore/test_restore.py",
     "tests/system/tiers/reading/test_fault_matrix.py",
