@@ -198,7 +198,7 @@ FAULTS = by_name(
             plant=epochs_are_not_checked,
             clients=records,
             words=["answered under epoch"],
-            first_world=4,
+            first_world=13,
         ),
         Fault(
             plant=anybody_answers_as_leader,

@@ -33,6 +33,14 @@ def test_what_clients_were_told_holds_whatever_happens_to_processes_and_links(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", first(2, SEEDS))
+def test_no_acknowledged_record_of_three_replicas_is_lost_and_their_logs_are_the_same(
+    seed: int, tmp_path: Path
+) -> None:
+    play_scenario(seed, tmp_path, records, replicas=3)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", first(1, range(3)))
 @pytest.mark.parametrize("clients", [records, transactions, groups])
 def test_two_runs_of_a_seed_leave_the_same_trace(
