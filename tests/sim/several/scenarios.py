@@ -35,6 +35,7 @@ PARTITIONS = 3
 WORLD_S_MAX = 500.0
 READ_S_MAX = 300.0
 IN_SYNC_S_MAX = 120.0
+HEALED_S = 5.0
 
 
 @dataclass
@@ -46,6 +47,8 @@ class Scene:
     watch: Watch
     # Of the clients' topic.
     replicas: int
+    # All troubles are over.
+    healed: asyncio.Event = field(default_factory=asyncio.Event)
     producer_ids: set[tuple[int, int]] = field(default_factory=set)
 
     def client(self, name: str) -> RoutedClient:
@@ -91,7 +94,7 @@ async def _play(scene: Scene, clients: Clients, troubles: Troubles, times: int) 
     await first.create_topic("t", PARTITIONS, configs, replicas=scene.replicas)
     try:
         async with asyncio.timeout(WORLD_S_MAX), asyncio.TaskGroup() as tasks:
-            tasks.create_task(troubles.run(times))
+            tasks.create_task(_troubled(scene, troubles, times))
             tasks.create_task(_played_by(clients, scene))
             tasks.create_task(scene.watch.fail_early())
     except TimeoutError:
@@ -99,6 +102,13 @@ async def _play(scene: Scene, clients: Clients, troubles: Troubles, times: int) 
     if scene.replicas > 1:
         await check_replicas(scene)
     await scene.cluster.stop()
+
+
+async def _troubled(scene: Scene, troubles: Troubles, times: int) -> None:
+    await troubles.run(times)
+    # Until then a leader that was deposed does not know it, and answers from what it had.
+    await asyncio.sleep(HEALED_S)
+    scene.healed.set()
 
 
 async def _played_by(clients: Clients, scene: Scene) -> None:
@@ -249,6 +259,7 @@ async def records(scene: Scene, count: int = 20) -> None:
             for producer in producers:
                 producing.create_task(producer.run(count))
         has_ended.set()
+    await scene.healed.wait()
     reader = scene.client("reader")
     async with asyncio.timeout(READ_S_MAX):
         for partition in range(PARTITIONS):

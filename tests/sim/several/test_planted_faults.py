@@ -6,10 +6,8 @@ are for a product that draws other numbers since.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from strandline.broker.cluster.membership.replay import MetadataReplay
 from strandline.broker.cluster.metadata import active_controller
 from strandline.broker.cluster.metadata.controller_messages import Decision, Refusal
 from strandline.broker.cluster.metadata.image import MetadataImage
-from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
+from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.controller import heartbeats, producer_ids, registration
 from strandline.broker.controller.attended_time import AttendedTime
 from strandline.broker.controller.feed import ServedMetadataLog
@@ -45,15 +43,6 @@ ALONE = ("double", "pause", "cut", "kill", "reset")
 def epochs_are_not_checked(patch: pytest.MonkeyPatch) -> None:
     checked = Partition.refusal
     patch.setattr(Partition, "refusal", lambda own, _epoch=NO_EPOCH: checked(own))
-
-
-def anybody_answers_as_leader(patch: pytest.MonkeyPatch) -> None:
-    def refusal(own: Partition, epoch: int = NO_EPOCH) -> LeaderRefusal | None:
-        if epoch not in (NO_EPOCH, own.leader_epoch):
-            return LeaderRefusal(ErrorCode.FENCED_LEADER_EPOCH)
-        return None
-
-    patch.setattr(Partition, "refusal", refusal)
 
 
 def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
@@ -154,13 +143,6 @@ def producer_ids_are_given_twice(patch: pytest.MonkeyPatch) -> None:
 # --- the metadata ------------------------------------------------------------------------------
 
 
-def an_entry_is_left_out_of_the_feed(patch: pytest.MonkeyPatch) -> None:
-    def position(own: ServedMetadataLog, offset: int) -> int:
-        return bisect_left(own._batches, offset, key=itemgetter(0)) + (offset % 5 == 0)
-
-    patch.setattr(ServedMetadataLog, "_position", position)
-
-
 def an_entry_is_applied_twice(patch: pytest.MonkeyPatch) -> None:
     position, take = ServedMetadataLog._position, MetadataReplay.take
 
@@ -199,12 +181,6 @@ FAULTS = by_name(
             clients=records,
             words=["answered under epoch"],
             first_world=13,
-        ),
-        Fault(
-            plant=anybody_answers_as_leader,
-            clients=records,
-            words=["answered as the leader"],
-            only=("pause",),
         ),
         Fault(plant=duplicates_are_appended, clients=records, words=["twice"], first_world=2),
         Fault(plant=acknowledged_before_the_sync, clients=records, words=["lost"], only=("power",)),
@@ -260,7 +236,6 @@ FAULTS = by_name(
             first_world=7,
         ),
         Fault(plant=producer_ids_are_given_twice, clients=records, words=["given twice"]),
-        Fault(plant=an_entry_is_left_out_of_the_feed, clients=nothing, words=["has another image"]),
         Fault(plant=an_entry_is_applied_twice, clients=nothing, words=["has another image"]),
         Fault(
             plant=a_follower_goes_on_one_behind_its_snapshot,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from strandline.broker.cluster.in_sync.in_sync_set import InSyncSet, Proposal, ReplicaInSync
 from strandline.broker.cluster.in_sync.leading import Leading
-from strandline.broker.handlers.fetch.replica_sessions import ReplicaSession
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.replication.followed import Followed
 from tests.sim.several.faults import Fault, by_name
@@ -40,21 +37,6 @@ def the_high_watermark_is_the_leaders_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leading, "appended", at_once)
 
 
-def the_high_watermark_moves_under_min_in_sync(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Leading, "min_in_sync", 1)
-
-
-def a_replica_is_out_before_the_controller_agrees(patch: pytest.MonkeyPatch) -> None:
-    propose = InSyncSet.propose
-
-    def at_once(own: InSyncSet, replicas: Sequence[ReplicaInSync], **named: Any) -> Proposal:
-        proposal = propose(own, replicas, **named)
-        own.committed = own.maximal = proposal.broker_ids
-        return proposal
-
-    patch.setattr(InSyncSet, "propose", at_once)
-
-
 def nothing_is_truncated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Followed, "truncate", lambda own, _offset: own._go_on())
 
@@ -67,14 +49,6 @@ def divergence_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
 
     _asked = Followed.asked.fget  # type: ignore[attr-defined]
     patch.setattr(Followed, "asked", property(asked))
-
-
-def a_replica_joins_below_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Leading, "_start_of_epoch", lambda _: 0)
-
-
-def a_replica_that_was_taken_out_is_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ReplicaSession, "_is_out_of_sync", lambda *_: False)
 
 
 FAULTS = by_name(
@@ -94,22 +68,6 @@ FAULTS = by_name(
             replicas=3,
         ),
         Fault(
-            plant=the_high_watermark_moves_under_min_in_sync,
-            clients=records,
-            words=SAYS_LOST,
-            only=LATE,
-            troubles=12,
-            replicas=3,
-        ),
-        Fault(
-            plant=a_replica_is_out_before_the_controller_agrees,
-            clients=records,
-            words=SAYS_LOST,
-            only=LATE,
-            troubles=12,
-            replicas=3,
-        ),
-        Fault(
             plant=nothing_is_truncated,
             clients=records,
             words=(*SAYS_LOST, "not in sync again", "hangs"),
@@ -122,22 +80,6 @@ FAULTS = by_name(
             words=(*SAYS_LOST, "not in sync again", "hangs"),
             only=LATE,
             replicas=3,
-        ),
-        Fault(
-            plant=a_replica_joins_below_the_start_of_the_epoch,
-            clients=records,
-            words=SAYS_LOST,
-            only=LATE,
-            troubles=12,
-            replicas=3,
-        ),
-        Fault(
-            plant=a_replica_that_was_taken_out_is_not_looked_at_again,
-            clients=records,
-            words=("not in sync again", "hangs"),
-            only=LATE,
-            replicas=3,
-            first_world=20,
         ),
     )
 )
