@@ -144,10 +144,15 @@ def beat(
     return _move(partitions, broker, following, finish)
 
 
-def fence(partitions: Partitions, asked: FenceBroker) -> Decision[None]:
-    """Fences a broker whose session has expired, unless another process took its place."""
+def fence(
+    partitions: Partitions, asked: FenceBroker, *, heard_s: float | None = None
+) -> Decision[None]:
+    """Fences a broker whose session has expired, unless another process took its place, or it was
+    heard again (`heard_s`) while earlier entries were in flight.
+    """
     broker = partitions.image.brokers.get(asked.node_id)
-    if broker is None or broker.broker_epoch != asked.broker_epoch or broker.fenced:
+    is_this = broker is not None and broker.broker_epoch == asked.broker_epoch
+    if broker is None or not is_this or broker.fenced or heard_s is not None:
         return Decision(records=(), results=())
     fenced: Decision[None] = Decision(records=(_change(broker, fenced=_FENCE),), results=())
     return leave(partitions, broker.broker_id, lambda _: fenced)

@@ -70,7 +70,11 @@ def controller_decisions(
     return {
         RegisterBroker: register,
         Heartbeat: lambda image, asked: heartbeats.beat(partitions(image), asked.request, sessions),
-        FenceBroker: lambda image, asked: heartbeats.fence(partitions(image), asked),
+        FenceBroker: lambda image, asked: heartbeats.fence(
+            partitions(image),
+            asked,
+            heard_s=sessions.heard_s((asked.node_id, asked.broker_epoch)),
+        ),
         UnregisterBroker: lambda image, asked: heartbeats.unregister(partitions(image), asked),
         AllocateBlock: producer_ids.allocate,
         AssignDirectories: lambda image, asked: assignments.assign(partitions(image), asked),
