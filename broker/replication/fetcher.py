@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 from strandline.broker.cluster.replicas.partition import Partition
@@ -58,6 +58,8 @@ class Fetcher:
         # What may have to be named, or left out.
         self._changed: dict[Key, None] = {}
         self._delayed: dict[Key, Followed] = {}
+        # At most one for each partition; they wait for the store.
+        self._restarts: dict[Key, asyncio.Future[None]] = {}
         self._woken = asyncio.Event()
         self._quiet_log = QuietLog(log, clock)
 
@@ -104,6 +106,8 @@ class Fetcher:
                     self.leader.session.reset()
                     self._delay(self._followed)
         finally:
+            for restart in self._restarts.values():
+                restart.cancel()
             self.leader.close()
 
     async def _step(self) -> None:
@@ -190,6 +194,8 @@ class Fetcher:
                     continue
                 if one.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     misplaced.append(followed)
+                elif one.error_code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
+                    self._begin_restart(key, followed)
                 elif one.error_code:
                     self._refused(key, followed, ErrorCode(one.error_code))
                 elif self._take(key, followed, one) and followed.partition.must_flush:
@@ -246,6 +252,34 @@ class Fetcher:
             self._fail(key, followed, str(error))
         else:
             self._changed[key] = None
+
+    # --- behind the archive ------------------------------------------------------------------
+
+    def _begin_restart(self, key: Key, followed: Followed) -> None:
+        """The leader has freed what comes next: the archive has it. Other partitions go on."""
+        self._delay([key])
+        remote = followed.partition.log.remote
+        if remote is None or remote.restart_replica is None:
+            self._say(followed.partition, "not followed", "its leader's records are archived")
+        elif key not in self._restarts:
+            restart = self._restart(key, followed, remote.restart_replica)
+            self._restarts[key] = asyncio.ensure_future(restart)
+
+    async def _restart(
+        self, key: Key, followed: Followed, restart_replica: Callable[[], Awaitable[object]]
+    ) -> None:
+        try:
+            await restart_replica()
+            if self._followed.get(key) is followed:
+                followed.go_on()
+                self._changed[key] = None
+        except DiskError as error:
+            if self._followed.get(key) is followed:
+                self._fail(key, followed, str(error))
+        except StorageError as error:
+            self._say(followed.partition, "not restarted behind the archive", str(error))
+        finally:
+            del self._restarts[key]
 
     def _say(self, partition: Partition, what: str, reason: str) -> None:
         where = partition.topic_partition
