@@ -28,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,7 +45,7 @@ from strandline.retention.policy import (
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.turns import Turn, in_turns
 from strandline.storage.config.log_config import UNLIMITED, LogConfig
-from strandline.storage.errors import StorageError
+from strandline.storage.errors import StorageError, TierUnavailable
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import Offset, TimestampMs, TopicPartition
 from strandline.storage.tiering.log.segment_views import newest_ms
@@ -270,7 +271,9 @@ class RetentionEnforcer:
             return
         end_offset = _judge_local(unified_log, now_ms).end_offset
         if end_offset is not None and end_offset > unified_log.highest_remote_offset + 1:
-            await remote.refresh()
+            # While the store is away, what is known of the archive is freed.
+            with suppress(TierUnavailable):
+                await remote.refresh()
 
     def _free(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> int:
         verdict = _judge_local(unified_log, now_ms)

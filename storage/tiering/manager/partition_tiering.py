@@ -75,8 +75,13 @@ class PartitionTiering:
             self._following = FollowingSteps(self.log, self.remote, threads=owner.threads)
             self.remote.follow = self.step
         elif not self.is_led:
-            self.remote.follow = partial(self._as_replica, take_newest)
-            self.remote.restart_replica = partial(self._as_replica, restart_replica)
+            threads = owner.threads
+            self.remote.follow = partial(
+                self._as_replica, partial(take_newest, self.remote, threads=threads)
+            )
+            self.remote.restart_replica = partial(
+                self._as_replica, partial(restart_replica, self.log, self.remote, threads=threads)
+            )
         self._lock = asyncio.Lock()
         state = partial(
             RetryState, subject=str(self.log.topic_partition), policy=retry, clock=owner.clock
@@ -117,7 +122,7 @@ class PartitionTiering:
         """Whether this broker leads the partition, and so its archive."""
         return not self._life.is_followed
 
-    async def _as_replica(self, work: Callable[..., Awaitable[None]]) -> None:
+    async def _as_replica(self, work: Callable[[], Awaitable[None]]) -> None:
         """One of `replica_restart.py`, unless the store is away. Raises StorageError."""
         async with self._lock:
             if self._life.is_detached():
@@ -125,7 +130,7 @@ class PartitionTiering:
             if not self._health.is_up:
                 raise TierUnavailable(str(self.log.topic_partition), "read", "the store is away")
             try:
-                await work(self.log, self.remote, threads=self.owner.threads)
+                await work()
             except TierUnavailable as error:
                 self._health.failed(error)
                 raise

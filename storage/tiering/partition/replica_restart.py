@@ -22,10 +22,8 @@ from strandline.storage.tiering.policy.archive_state import ArchiveState
 from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 
 
-async def take_newest(
-    unified_log: UnifiedLog, remote: RemoteLog, *, threads: MetadataThreads
-) -> None:
-    """Takes over the newest manifest, only to read by it. Raises StorageError."""
+async def take_newest(remote: RemoteLog, *, threads: MetadataThreads) -> None:
+    """Takes over the newest manifest. Raises StorageError."""
     stored = await threads.run(partial(manifest_store.load, threads.store, remote.partition))
     life = remote.life
     if life.is_detached():
@@ -35,7 +33,7 @@ async def take_newest(
         return
     remote.adopt(stored)
     if life.state is ArchiveState.UNKNOWN:
-        life.move(ArchiveState.READ_ONLY)
+        life.move(ArchiveState.OWNED)
 
 
 async def restart_replica(
@@ -45,7 +43,7 @@ async def restart_replica(
 
     Raises StorageError.
     """
-    await take_newest(unified_log, remote, threads=threads)
+    await take_newest(remote, threads=threads)
     manifest = remote.manifest
     if manifest is None or remote.life.is_detached():
         return
