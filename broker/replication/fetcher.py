@@ -260,7 +260,8 @@ class Fetcher:
         self._delay([key])
         remote = followed.partition.log.remote
         if remote is None or remote.restart_replica is None:
-            self._say(followed.partition, "not followed", "its leader's records are archived")
+            what = "log has to go on behind an archive that this broker has not"
+            self._say(followed.partition, what, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE.name)
         elif key not in self._restarts:
             restart = self._restart(key, followed, remote.restart_replica)
             self._restarts[key] = asyncio.ensure_future(restart)
@@ -277,7 +278,7 @@ class Fetcher:
             if self._followed.get(key) is followed:
                 self._fail(key, followed, str(error))
         except StorageError as error:
-            self._say(followed.partition, "not restarted behind the archive", str(error))
+            self._say(followed.partition, "log does not go on behind the archive", str(error))
         finally:
             del self._restarts[key]
 
