@@ -148,7 +148,9 @@ class Followed:
             event = "log truncated below its high watermark" if is_lossy else "log truncated"
             log.log(logging.WARNING if is_lossy else logging.INFO, event, extra={"fields": fields})
             if offset < local.start_offset:
-                unified_log.start_over_at(offset)
+                # An archived log begins further down.
+                log_start = min(unified_log.log_start_offset, offset)
+                unified_log.start_over_at(offset, log_start_offset=log_start)
             else:
                 local.truncate_to(offset)
         self.go_on()
@@ -165,7 +167,7 @@ class Followed:
                 "leader_start": leader_start,
             }
             log.warning("log begins again where its leader's does", extra={"fields": fields})
-            self.partition.log.start_over_at(leader_start)
+            self.partition.log.start_over_at(leader_start, log_start_offset=leader_start)
             self.go_on()
 
     def go_on(self) -> None:
