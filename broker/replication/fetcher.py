@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Final
 
 from strandline.broker.cluster.replicas.partition import Partition
@@ -50,8 +50,17 @@ _PASSING: Final = (
 class Fetcher:
     """One connection's worth of partitions. Used on the event loop only."""
 
-    def __init__(self, leader: LeaderEndpoint, clock: Clock, *, backoff_ms: int) -> None:
+    def __init__(
+        self,
+        leader: LeaderEndpoint,
+        clock: Clock,
+        *,
+        backoff_ms: int,
+        spawn: Callable[[Coroutine[object, object, None]], object],
+    ) -> None:
+        """`spawn` runs what waits for the store, beside the fetches."""
         self.leader = leader
+        self._spawn = spawn
         self._clock = clock
         self._backoff_s = backoff_ms / 1000
         self._followed: dict[Key, Followed] = {}
@@ -59,7 +68,7 @@ class Fetcher:
         self._changed: dict[Key, None] = {}
         self._delayed: dict[Key, Followed] = {}
         # At most one for each partition; they wait for the store.
-        self._restarts: dict[Key, asyncio.Future[None]] = {}
+        self._restarts: set[Key] = set()
         self._woken = asyncio.Event()
         self._quiet_log = QuietLog(log, clock)
 
@@ -106,8 +115,6 @@ class Fetcher:
                     self.leader.session.reset()
                     self._delay(self._followed)
         finally:
-            for restart in self._restarts.values():
-                restart.cancel()
             self.leader.close()
 
     async def _step(self) -> None:
@@ -263,8 +270,8 @@ class Fetcher:
             what = "log has to go on behind an archive that this broker has not"
             self._say(followed.partition, what, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE.name)
         elif key not in self._restarts:
-            restart = self._restart(key, followed, remote.restart_replica)
-            self._restarts[key] = asyncio.ensure_future(restart)
+            self._restarts.add(key)
+            self._spawn(self._restart(key, followed, remote.restart_replica))
 
     async def _restart(
         self, key: Key, followed: Followed, restart_replica: Callable[[], Awaitable[object]]
@@ -279,8 +286,11 @@ class Fetcher:
                 self._fail(key, followed, str(error))
         except StorageError as error:
             self._say(followed.partition, "log does not go on behind the archive", str(error))
+        except Exception:
+            # Other partitions go on, and this one is tried again.
+            log.exception("restart behind the archive failed")
         finally:
-            del self._restarts[key]
+            self._restarts.discard(key)
 
     def _say(self, partition: Partition, what: str, reason: str) -> None:
         where = partition.topic_partition
