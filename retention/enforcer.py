@@ -28,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,7 +45,7 @@ from strandline.retention.policy import (
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.turns import Turn, in_turns
 from strandline.storage.config.log_config import UNLIMITED, LogConfig
-from strandline.storage.errors import StorageError
+from strandline.storage.errors import StorageError, TierUnavailable
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import Offset, TimestampMs, TopicPartition
 from strandline.storage.tiering.log.segment_views import newest_ms
@@ -116,6 +117,7 @@ class RetentionEnforcer:
         failed |= await self._checkpoint()  # 3
         async for unified_log in in_turns(tuple(self._logs()), turn):
             try:
+                await self._learn_of_archive(unified_log, now_ms)
                 freed_count += self._free(unified_log, now_ms)  # 4
             except StorageError as error:
                 self._note_failure(unified_log, error)
@@ -260,13 +262,21 @@ class RetentionEnforcer:
 
     # --- 4 free ------------------------------------------------------------------------------
 
+    async def _learn_of_archive(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> None:
+        """Reads the manifest that another broker writes, if it may have more than is known of it,
+        and the local files have become too many or too old.
+        """
+        remote = unified_log.remote
+        if remote is None or remote.restart_replica is None or not unified_log.is_tiered:
+            return
+        end_offset = _judge_local(unified_log, now_ms).end_offset
+        if end_offset is not None and end_offset > unified_log.highest_remote_offset + 1:
+            # While the store is away, what is known of the archive is freed.
+            with suppress(TierUnavailable):
+                await remote.refresh()
+
     def _free(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> int:
-        verdict = judge(
-            [LocalUnit(segment) for segment in unified_log.local.segments],
-            _local_limits(unified_log),
-            now_ms=now_ms,
-            log_start_offset=unified_log.log_start_offset,
-        )
+        verdict = _judge_local(unified_log, now_ms)
         if verdict.end_offset is None:
             return 0
         freed = unified_log.free_segments(verdict.end_offset)
@@ -321,6 +331,15 @@ def _local_limits(unified_log: UnifiedLog) -> RetentionLimits:
     if not unified_log.is_tiered:
         return NO_LIMITS
     return RetentionLimits.local(unified_log.config)
+
+
+def _judge_local(unified_log: UnifiedLog, now_ms: TimestampMs) -> RetentionVerdict:
+    return judge(
+        [LocalUnit(segment) for segment in unified_log.local.segments],
+        _local_limits(unified_log),
+        now_ms=now_ms,
+        log_start_offset=unified_log.log_start_offset,
+    )
 
 
 def _is_gated_by_archive(unified_log: UnifiedLog) -> bool:

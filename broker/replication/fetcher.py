@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Final
 
 from strandline.broker.cluster.replicas.partition import Partition
@@ -50,14 +50,25 @@ _PASSING: Final = (
 class Fetcher:
     """One connection's worth of partitions. Used on the event loop only."""
 
-    def __init__(self, leader: LeaderEndpoint, clock: Clock, *, backoff_ms: int) -> None:
+    def __init__(
+        self,
+        leader: LeaderEndpoint,
+        clock: Clock,
+        *,
+        backoff_ms: int,
+        spawn: Callable[[Coroutine[object, object, None]], object],
+    ) -> None:
+        """`spawn` runs what waits for the store, beside the fetches."""
         self.leader = leader
+        self._spawn = spawn
         self._clock = clock
         self._backoff_s = backoff_ms / 1000
         self._followed: dict[Key, Followed] = {}
         # What may have to be named, or left out.
         self._changed: dict[Key, None] = {}
         self._delayed: dict[Key, Followed] = {}
+        # At most one for each partition; they wait for the store.
+        self._restarts: set[Key] = set()
         self._woken = asyncio.Event()
         self._quiet_log = QuietLog(log, clock)
 
@@ -190,6 +201,8 @@ class Fetcher:
                     continue
                 if one.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     misplaced.append(followed)
+                elif one.error_code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE:
+                    self._begin_restart(key, followed)
                 elif one.error_code:
                     self._refused(key, followed, ErrorCode(one.error_code))
                 elif self._take(key, followed, one) and followed.partition.must_flush:
@@ -246,6 +259,38 @@ class Fetcher:
             self._fail(key, followed, str(error))
         else:
             self._changed[key] = None
+
+    # --- behind the archive ------------------------------------------------------------------
+
+    def _begin_restart(self, key: Key, followed: Followed) -> None:
+        """The leader has freed what comes next: the archive has it. Other partitions go on."""
+        self._delay([key])
+        remote = followed.partition.log.remote
+        if remote is None or remote.restart_replica is None:
+            what = "log has to go on behind an archive that this broker has not"
+            self._say(followed.partition, what, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE.name)
+        elif key not in self._restarts:
+            self._restarts.add(key)
+            self._spawn(self._restart(key, followed, remote.restart_replica))
+
+    async def _restart(
+        self, key: Key, followed: Followed, restart_replica: Callable[[], Awaitable[object]]
+    ) -> None:
+        try:
+            await restart_replica()
+            if self._followed.get(key) is followed:
+                followed.go_on()
+                self._changed[key] = None
+        except DiskError as error:
+            if self._followed.get(key) is followed:
+                self._fail(key, followed, str(error))
+        except StorageError as error:
+            self._say(followed.partition, "log does not go on behind the archive", str(error))
+        except Exception:
+            # Other partitions go on, and this one is tried again.
+            log.exception("restart behind the archive failed")
+        finally:
+            self._restarts.discard(key)
 
     def _say(self, partition: Partition, what: str, reason: str) -> None:
         where = partition.topic_partition

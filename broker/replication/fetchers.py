@@ -29,7 +29,7 @@ class Fetchers:
         backoff_ms: int,
         spawn: Callable[[Coroutine[object, object, None]], object],
     ) -> None:
-        """`endpoint_of` makes a connection to a broker; `spawn` runs a fetcher."""
+        """`endpoint_of` makes a connection to a broker; `spawn` runs a fetcher, or a restart."""
         self._endpoint_of = endpoint_of
         self._clock = clock
         self._fetcher_count = fetcher_count
@@ -85,7 +85,10 @@ class Fetchers:
         fetcher = self._fetchers.get((leader_id, number))
         if fetcher is None:
             fetcher = self._fetchers[leader_id, number] = Fetcher(
-                self._endpoint_of(leader_id), self._clock, backoff_ms=self._backoff_ms
+                self._endpoint_of(leader_id),
+                self._clock,
+                backoff_ms=self._backoff_ms,
+                spawn=self._spawn,
             )
             self._is_new.set()
         return fetcher

@@ -4,6 +4,7 @@
                  records                    appended; the next fetch acknowledges them
                  diverging epoch            truncated as far as both logs agree (KIP-101, 279, 595)
                  OFFSET_OUT_OF_RANGE        the leader is asked where its log begins and ends
+                 OFFSET_MOVED_TO_TIERED_STORAGE   the log restarts behind the archive (KIP-405)
                  another error              DELAYED for replica.fetch.backoff.ms
                  FENCED_LEADER_EPOCH, or    FAILED until the metadata name another leader or epoch
                  a log that fails
@@ -60,7 +61,7 @@ class Followed:
         if local.leader_epochs.latest_epoch == NO_EPOCH:
             self.truncate(local.high_watermark)
         else:
-            self._go_on()
+            self.go_on()
 
     def __repr__(self) -> str:
         return f"<Followed {self.partition.topic_partition} from {self.offset}>"
@@ -90,7 +91,7 @@ class Followed:
         unified_log = self.partition.log
         if self.offset != unified_log.end_offset:
             # It was opened again, from its files.
-            self._go_on()
+            self.go_on()
             return True
         is_changed = False
         for part in answer.records:
@@ -103,7 +104,7 @@ class Followed:
         if info is None:
             return False
         self.partition.traffic.replication_bytes_in += info.size_bytes
-        self._go_on()
+        self.go_on()
         return True
 
     def _take_offsets(self, answer: FetchResponsePartition) -> bool:
@@ -147,10 +148,12 @@ class Followed:
             event = "log truncated below its high watermark" if is_lossy else "log truncated"
             log.log(logging.WARNING if is_lossy else logging.INFO, event, extra={"fields": fields})
             if offset < local.start_offset:
-                unified_log.start_over_at(offset)
+                # An archived log begins further down.
+                log_start = min(unified_log.log_start_offset, offset)
+                unified_log.start_over_at(offset, log_start_offset=log_start)
             else:
                 local.truncate_to(offset)
-        self._go_on()
+        self.go_on()
 
     def place(self, *, leader_start: Offset, leader_end: Offset) -> None:
         """Goes on within the leader's log, after OFFSET_OUT_OF_RANGE. Raises StorageError."""
@@ -164,9 +167,10 @@ class Followed:
                 "leader_start": leader_start,
             }
             log.warning("log begins again where its leader's does", extra={"fields": fields})
-            self.partition.log.start_over_at(leader_start)
-            self._go_on()
+            self.partition.log.start_over_at(leader_start, log_start_offset=leader_start)
+            self.go_on()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Goes on from where the log ends."""
         local = self.partition.log.local
         self.offset, self.last_epoch = local.end_offset, local.leader_epochs.latest_epoch

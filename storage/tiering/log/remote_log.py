@@ -83,6 +83,8 @@ class RemoteLog:
         self.stored: StoredManifest | None = None
         # Takes over the newest manifest of an archive that is followed.
         self.follow: Callable[[], Awaitable[object]] | None = None
+        # Restarts the log of a follower behind the newest archive, if it ends below it.
+        self.restart_replica: Callable[[], Awaitable[object]] | None = None
         self._pages = pages
         self.reader = reader
         self._executor = executor

@@ -222,10 +222,10 @@ class UnifiedLog:
                 self._tell_local()
         return local.append_as_follower(records, leader_epoch=leader_epoch)
 
-    def start_over_at(self, offset: Offset) -> None:
-        """Empties the log of a follower, whose leader's has nothing before `offset`."""
+    def start_over_at(self, offset: Offset, *, log_start_offset: Offset) -> None:
+        """Empties the local log of a follower; what lies before `offset` is archived, if at all."""
         self.local.reset_to(offset)
-        self.log_start_offset = self._checkpointed_offset = offset
+        self.log_start_offset = self._checkpointed_offset = log_start_offset
         self._tell_local()
 
     @property

@@ -11,7 +11,8 @@ One step of who leads the archive, under the partition's lock; each file numbers
     compact    the archive of a compacted topic                               rewrite/compaction.py
 
 A read-only replica takes the steps of `following.py` instead. Where another broker leads the
-partition there is no step: the log grows by replication, and the archive by its leader.
+partition there is no step: the log grows by replication, and the archive by its leader. Retention
+and the fetcher ask for what `replica_restart.py` does.
 
 Each kind of work has its own retries (`retry.py`): a failing delete does not delay copies.
 """
@@ -41,6 +42,7 @@ from strandline.storage.tiering.manager.workers import ArchiveWorkers
 from strandline.storage.tiering.partition.expiration import ExpirationSteps
 from strandline.storage.tiering.partition.following import FollowingSteps
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
+from strandline.storage.tiering.partition.replica_restart import restart_replica, take_newest
 from strandline.storage.tiering.policy.archive_state import ArchiveState
 from strandline.storage.tiering.policy.leadership import Lead
 from strandline.storage.tiering.policy.retry import RetryPolicy, RetryState
@@ -72,6 +74,14 @@ class PartitionTiering:
         if is_replica:
             self._following = FollowingSteps(self.log, self.remote, threads=owner.threads)
             self.remote.follow = self.step
+        elif not self.is_led:
+            threads = owner.threads
+            self.remote.follow = partial(
+                self._as_replica, partial(take_newest, self.remote, threads=threads)
+            )
+            self.remote.restart_replica = partial(
+                self._as_replica, partial(restart_replica, self.log, self.remote, threads=threads)
+            )
         self._lock = asyncio.Lock()
         state = partial(
             RetryState, subject=str(self.log.topic_partition), policy=retry, clock=owner.clock
@@ -111,6 +121,19 @@ class PartitionTiering:
     def is_led(self) -> bool:
         """Whether this broker leads the partition, and so its archive."""
         return not self._life.is_followed
+
+    async def _as_replica(self, work: Callable[[], Awaitable[None]]) -> None:
+        """One of `replica_restart.py`, unless the store is away. Raises StorageError."""
+        async with self._lock:
+            if self._life.is_detached():
+                return
+            if not self._health.is_up:
+                raise TierUnavailable(str(self.log.topic_partition), "read", "the store is away")
+            try:
+                await work()
+            except TierUnavailable as error:
+                self._health.failed(error)
+                raise
 
     async def load(self) -> None:
         """Loads the manifest if it is not known yet; a failure is recorded and retried later."""

@@ -48,17 +48,21 @@ async def restart_behind(
 
     Raises StorageError; the caller starts over, and the log takes no appends until then.
     """
-    await _begin_anew(unified_log, remote, manifest, threads=threads)
+    await begin_anew(unified_log, remote, manifest, threads=threads)
     await _append_tail(unified_log, remote, manifest, threads=threads)
 
 
-async def _begin_anew(
+async def begin_anew(
     unified_log: UnifiedLog,
     remote: RemoteLog,
     manifest: Manifest,
     *,
     threads: MetadataThreads,
 ) -> None:
+    """Restarts the local log behind the archive if it ends below it, without the missing parts.
+
+    Raises StorageError.
+    """
     local, tail = unified_log.local, usable_tail(manifest)
     offset = max(manifest.end_offset, manifest.log_start_offset)
     if tail and not local.size_bytes:

@@ -34,7 +34,8 @@
     CONFIRMED        yes     yes     yes
     UNKNOWN          yes      -       -
     LOST             yes      -       -      producers may be refused
-    FOLLOWING         -      yes      -      its log grows by what the leader, or the archive, has
+    FOLLOWING         -      yes      -      its log grows by what the leader, or the archive, has;
+                                             OWNED: it holds a manifest of the leader's
 
 Invariant: only the steps of the lead move it, `ManifestOwner`'s or `FollowingSteps`. Each
 attachment of a partition, and each lead, has a life of its own: a step that outlives it changes

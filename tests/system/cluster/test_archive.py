@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -66,9 +67,16 @@ class Archived:
     def store(self) -> ObjectStore:
         return open_store(self.url, **self._access)
 
-    def create(self, topic: str, *, partitions: int = 6, replicas: int = 1) -> AdminClient:
+    def create(
+        self,
+        topic: str,
+        *,
+        partitions: int = 6,
+        replicas: int = 1,
+        config: Mapping[str, str] = MappingProxyType({}),
+    ) -> AdminClient:
         admin = AdminClient({"bootstrap.servers": self.brokers.bootstrap})
-        new = NewTopic(topic, partitions, replicas, config=TIERED)
+        new = NewTopic(topic, partitions, replicas, config={**TIERED, **config})
         admin.create_topics([new])[topic].result(WAIT_S)
         return admin
 
@@ -96,6 +104,16 @@ class Archived:
         """The leaders, as a broker says that does not stand still."""
         address = f"127.0.0.1:{self.brokers.port + asked - 1}"
         return set(leaders(AdminClient({"bootstrap.servers": address}), topic))
+
+    def in_sync(self, topic: str, *, asked: int) -> list[int]:
+        """The replicas in sync of a topic's only partition, as that broker says."""
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.brokers.port + asked - 1}"})
+        return sorted(admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions[0].isrs)
+
+    def local_start(self, topic: str, node_id: int) -> int:
+        """The first offset on a broker's disk of a topic's only partition."""
+        folder = self.brokers.data / f"broker-{node_id}" / f"{topic}-0"
+        return min(int(path.stem) for path in folder.glob("*.log"))
 
     def pid_of(self, node_id: int) -> int:
         """The present process of a broker."""
@@ -221,6 +239,37 @@ def test_the_next_leader_goes_on_with_the_archive_of_one_that_stood_still(
     eventually(lambda: cluster.archived("moved") == 900)
     assert len(read(cluster.brokers, "moved", 900)) == 900
     assert "whole" in cluster.run("archive", "verify", "--topic", "moved")
+
+
+def test_a_follower_that_was_away_while_its_leader_freed_goes_on_behind_the_archive_and_leads(
+    cluster: Archived,
+) -> None:
+    brokers, sent = cluster.brokers, [b"%d" % number for number in range(1500)]
+    short = {"local.retention.ms": "500", "min.insync.replicas": "2"}
+    cluster.create("away", partitions=1, replicas=3, config=short)
+    fill(brokers, "away", sent[:300])
+    (leader,) = cluster.led_by("away", asked=1)
+    away = next(number for number in (1, 2, 3) if number != leader)
+    others = [number for number in (1, 2, 3) if number != away]
+    pid = cluster.pid_of(away)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: cluster.in_sync("away", asked=leader) == others)
+        fill(brokers, "away", sent[300:900])
+        # Followers free what the archive has, too.
+        eventually(lambda: all(cluster.local_start("away", one) == 900 for one in others))
+    finally:
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: cluster.in_sync("away", asked=leader) == [1, 2, 3])
+    fill(brokers, "away", sent[900:1200])
+    for number in others:
+        os.kill(cluster.pid_of(number), signal.SIGKILL)
+    eventually(lambda: cluster.led_by("away", asked=away) == {away})
+    eventually(lambda: cluster.in_sync("away", asked=away) == [1, 2, 3])
+    fill(brokers, "away", sent[1200:])
+    eventually(lambda: cluster.archived("away") == 1500)
+    assert read(brokers, "away", 1500) == sent
+    assert "whole" in cluster.run("archive", "verify", "--topic", "away")
 
 
 def test_what_a_lost_broker_archived_is_taken_over_by_others(tmp_path: Path) -> None:

@@ -195,6 +195,18 @@ def test_a_log_that_is_longer_than_its_leaders_is_cut_to_that(partition: Partiti
     assert followed.offset == partition.log.end_offset == 8
 
 
+def test_a_log_that_diverged_where_it_is_archived_still_begins_where_the_archive_does(
+    partition: Partition,
+) -> None:
+    """Else it would move the log start of the archive when it leads."""
+    local = partition.log.local
+    local.roll()
+    local.delete_segments(local.segments[:1])
+    followed = Followed(partition, LEADER_EPOCH)
+    assert followed.take(answer(diverging=(1, 3)))
+    assert (followed.offset, local.start_offset, partition.log.log_start_offset) == (3, 3, 0)
+
+
 def test_a_log_that_ends_before_its_leaders_begins_starts_over_there(
     partition: Partition,
 ) -> None:

@@ -18,6 +18,8 @@ from strandline.broker.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage.errors import TierUnavailable
+from strandline.storage.tiering.log.remote_log import RemoteLog
 from tests.unit.broker.replication.rig import Node, cluster, until
 
 
@@ -275,3 +277,43 @@ def test_a_new_leader_tells_no_end_before_it_knows_that_of_its_forerunner(tmp_pa
             await until(lambda: latest(two, -1) == (0, end))
 
     asyncio.run(elect())
+
+
+def test_a_follower_whose_next_records_are_archived_restarts_once_behind_the_archive(
+    tmp_path: Path,
+) -> None:
+    """One restart at a time waits for the store, and one that fails is tried again."""
+
+    async def restart_behind() -> None:
+        async with cluster(tmp_path) as control:
+            await control.create(1, 2, remote_storage_enable="true")
+            leader, follower = control.nodes[1], control.nodes[2]
+            base = leader.append(3)
+            await until(lambda: follower.partition.high_watermark == base)
+            follower.is_cut = True
+            archived_end = leader.append(4)
+            leader.partition.log.local.roll()
+            leader.partition.log.local.delete_segments(leader.partition.log.local.segments[:1])
+            end = leader.append(2)
+            is_answered, calls = asyncio.Event(), 0
+
+            async def restart_replica() -> None:
+                nonlocal calls
+                calls += 1
+                await is_answered.wait()
+                if calls == 1:
+                    raise TierUnavailable("manifest", "get", "planted")
+                follower.partition.log.local.reset_to(archived_end)
+
+            remote = SimpleNamespace(restart_replica=restart_replica)
+            follower.partition.log.remote = cast(RemoteLog, remote)
+            follower.is_cut = False
+            await until(lambda: calls == 1)
+            await asyncio.sleep(0.1)
+            assert (calls, follower.end) == (1, base)
+            is_answered.set()
+            await until(lambda: follower.end == end)
+            assert (calls, follower.content()) == (2, leader.content())
+            follower.partition.log.remote = None
+
+    asyncio.run(restart_behind())

@@ -1,0 +1,123 @@
+"""A replica learns of the archive that its leader writes when it has to: to free, or to go on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from strandline.storage.errors import TierUnavailable
+from strandline.storage.model import EpochStart
+from tests.support.memory_store import Fault
+from tests.unit.storage.tiering.harness import PARTITION, Rig, asynchronous
+from tests.unit.storage.tiering.test_leadership import next_leader
+
+
+@asynccontextmanager
+async def follower_of(leader: Rig, folder: Path) -> AsyncIterator[Rig]:
+    """A broker without any record of the partition."""
+    rig = Rig(folder, config=leader.config, store=leader.memory, clock=leader.clock)
+    await rig.open(start=False)
+    try:
+        rig.manager.end_leading(PARTITION)
+        yield rig
+    finally:
+        rig._end()
+
+
+async def restart(rig: Rig) -> None:
+    assert rig.log.remote is not None
+    assert rig.log.remote.restart_replica is not None
+    await rig.log.remote.restart_replica()
+
+
+@asynchronous
+async def test_a_log_that_ends_below_the_archive_goes_on_behind_it(tmp_path: Path) -> None:
+    async with Rig(tmp_path / "leader", leader_epoch=7) as leader:
+        leader.put((b"key", b"first"), producer_id=5)
+        leader.roll()
+        leader.produce_segments(2)
+        leader.log.move_log_start(1)
+        await leader.manager.run_once()
+        async with follower_of(leader, tmp_path / "follower") as rig:
+            await restart(rig)
+            log = rig.log
+            assert (log.local.start_offset, log.end_offset, log.high_watermark) == (21, 21, 21)
+            assert log.log_start_offset == 1
+            assert log.local.leader_epochs.starts[-1] == EpochStart(7, 1)
+            assert 5 in log.local.producers.entries
+            # It is the leader's archive still.
+            before = rig.memory.requests
+            await rig.manager.run_once()
+            assert rig.memory.requests == before
+            assert rig.manifest is not None
+            assert rig.manifest.leader_epoch == 7
+
+
+@asynchronous
+async def test_a_log_that_reaches_the_end_of_the_archive_keeps_its_records(tmp_path: Path) -> None:
+    async with Rig(tmp_path / "leader") as leader:
+        leader.produce_segments(2)
+        leader.produce(10)
+        await leader.manager.run_once()
+        async with next_leader(leader, tmp_path / "follower") as rig:
+            rig.manager.end_leading(PARTITION)
+            await restart(rig)
+            assert (rig.log.local.start_offset, rig.log.end_offset) == (0, 30)
+
+
+@asynchronous
+async def test_nothing_restarts_while_there_is_no_archive(tmp_path: Path) -> None:
+    async with Rig(tmp_path / "leader") as leader:
+        leader.produce(10)
+        async with follower_of(leader, tmp_path / "follower") as rig:
+            await restart(rig)
+            assert (rig.log.local.start_offset, rig.log.end_offset) == (0, 0)
+
+
+@asynchronous
+async def test_a_replica_frees_what_its_leader_archived_since(tmp_path: Path) -> None:
+    async with Rig(tmp_path / "first") as first:
+        first.produce_segments(2)
+        first.produce(10)
+        await first.manager.run_once()
+        first.manager.end_leading(PARTITION)
+        first.roll()
+        async with next_leader(first, tmp_path / "next") as rig:
+            first.pass_ms(10_000)
+            assert await first.enforcer.run_once() == 2
+            assert first.log.local.start_offset == 20
+            rig.roll()
+            await rig.manager.run_once()
+            assert rig.archived == [(0, 10), (10, 20), (20, 30)]
+            assert await first.enforcer.run_once() == 1
+            assert first.log.local.start_offset == 30
+            assert first.log.log_start_offset == 0
+
+
+@asynchronous
+async def test_a_replica_frees_nothing_that_only_replicas_have(tmp_path: Path) -> None:
+    async with Rig(tmp_path / "first") as first:
+        first.produce_segments(3)
+        first.manager.end_leading(PARTITION)
+        first.pass_ms(10_000)
+        assert await first.enforcer.run_once() == 0
+        assert first.log.local.start_offset == 0
+
+
+@asynchronous
+async def test_while_the_store_is_away_a_replica_frees_what_it_knows_to_be_archived(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await rig.manager.run_once()
+        rig.produce_segments(1)
+        rig.manager.end_leading(PARTITION)
+        rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+        rig.pass_ms(10_000)
+        assert await rig.enforcer.run_once() == 2
+        with pytest.raises(TierUnavailable):
+            await restart(rig)
