@@ -37,6 +37,9 @@ from tests.support.broker import BrokerProcess, eventually
 WAIT_S = 60.0
 OURS = (STRANDLINE_ID, SECOND_ID)
 RECORDS = 500
+# Kafka's controller fences the living too when it stood still for as long as a session, and then a
+# dead broker may be the last that was in sync.
+LONG_SESSIONS = {"broker.session.timeout.ms": "15000"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ class Replicated:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicated]:
     folder = tmp_path_factory.mktemp("replicas")
-    controller = kafka_controller(folder / "controller")
+    controller = kafka_controller(folder / "controller", LONG_SESSIONS)
     controller.start()
     replicated = {
         "offsets.topic.replication.factor": "3",
