@@ -71,10 +71,7 @@ class Replicated:
 
     def state(self, topic: str) -> tuple[int, list[int]]:
         """The leader and the in-sync replicas."""
-        found = self.admin().list_topics(topic, timeout=WAIT_S).topics[topic].partitions
-        if not found:
-            return -1, []
-        return found[0].leader, sorted(found[0].isrs)
+        return state_of(self.admin(), topic)
 
     def data_of(self, node: int) -> Path:
         return self.apache_folder if node == KAFKA_ID else self.ours[node].data
@@ -102,6 +99,13 @@ class Replicated:
         first, *others = replicas
         for other in others:
             eventually(lambda other=other: self.dump(first, topic) == self.dump(other, topic))
+
+
+def state_of(admin: AdminClient, topic: str) -> tuple[int, list[int]]:
+    found = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+    if not found:
+        return -1, []
+    return found[0].leader, sorted(found[0].isrs)
 
 
 @pytest.fixture(scope="module")
@@ -243,10 +247,13 @@ def test_a_leader_that_stood_still_gives_up_what_it_alone_has(cluster: Replicate
     topic = cluster.create(replicas)
     produce(cluster, topic, numbered(0))
     stopped = cluster.ours[STRANDLINE_ID]
+    # A client that asked the one that stands still would wait for its answer.
+    other = {"bootstrap.servers": cluster.ours[SECOND_ID].bootstrap}
+    admin = AdminClient(other)
     os.kill(stopped.pid, signal.SIGSTOP)
     try:
-        eventually(lambda: cluster.state(topic)[0] not in (STRANDLINE_ID, -1))
-        produce(cluster, topic, numbered(RECORDS))
+        eventually(lambda: state_of(admin, topic)[0] not in (STRANDLINE_ID, -1))
+        produce(cluster, topic, numbered(RECORDS), **other)
     finally:
         os.kill(stopped.pid, signal.SIGCONT)
     # It learns that it leads no more, follows, and is in sync again.
