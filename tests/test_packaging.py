@@ -176,6 +176,9 @@ LAZY = {
     "strandline.broker.tools.client.acls",
     "strandline.broker.tools.client.cluster",
     "strandline.broker.commands.lake_plan",
+    "strandline.broker.commands.lost_broker",
+    "strandline.broker.tools.nodes.quorum",
+    "strandline.broker.tools.nodes.view",
     # Stores in PKCS12.
     "strandline.broker.tls.pkcs12",
     "strandline.storage.records.kernels.compaction",

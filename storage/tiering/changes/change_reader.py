@@ -34,8 +34,9 @@ from strandline.storage.remote.object_store.interface import ObjectStore
 
 log = logging.getLogger(__name__)
 
-# How long after a change of the metadata another list may appear: a broker that came writes it.
-LOOK_S = 60.0
+# How long after a change of the metadata another list may appear: a broker that came writes its
+# first one at once.
+LOOK_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

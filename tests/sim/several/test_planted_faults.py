@@ -32,7 +32,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.local.formats.producer_state import ProducerEntry
 from strandline.storage.model import NO_EPOCH
 from tests.sim.several.faults import Fault, by_name
-from tests.sim.several.scenarios import groups, nothing, records, transactions
+from tests.sim.several.scenarios import nothing, records, transactions
 
 ALONE = ("double", "pause", "cut", "kill", "reset")
 
@@ -247,13 +247,6 @@ FAULTS = by_name(
             clients=nothing,
             words=["has another image"],
             only=("reset", "slow disk", "slow disk", "restart"),
-        ),
-        Fault(
-            plant=acknowledged_before_the_sync,
-            clients=groups,
-            words=["lost"],
-            only=("power",),
-            first_world=3,
         ),
     )
 )

@@ -155,6 +155,7 @@ EXAMPLES_LEFT_OUT = (
     r"strandline (serve|restore)\b",  # pages start and restore brokers with the same words
     r"--(delete|apply|execute)\b|(topic|group) delete|topic (create|alter)",  # they change things
     r"strandline produce",  # pages read these topics
+    r"cluster remove",  # no broker of the pages is lost
     r"table (sync|maintain|check)",  # the page on tables runs them, with a catalog
     r"example\.(com|org)|/disk1/|orders\.csv|logo\.png|bill$|jq ",  # what is the reader's own
     r"Ctrl-|--since|--max-messages",  # until the reader ends them, or somebody writes more
