@@ -51,11 +51,12 @@ _METADATA_VERSION_READ = 33
 OWN_LEVELS: Mapping[str, range] = {
     feature.name: range(feature.lowest, feature.highest + 1) for feature in _ALL
 }
+# A controller of brokers keeps eligible leader replicas too.
+CONTROLLER_LEVELS: Mapping[str, range] = {**OWN_LEVELS, ELIGIBLE_LEADER_REPLICAS: range(2)}
 # Levels that this release follows where another controller decides.
 CLAIMED: Mapping[str, range] = {
-    **OWN_LEVELS,
+    **CONTROLLER_LEVELS,
     "metadata.version": range(7, _METADATA_VERSION_READ + 1),
-    ELIGIBLE_LEADER_REPLICAS: range(2),
     "kraft.version": range(2),
 }
 

@@ -13,9 +13,10 @@ response header: the only answer that every client can read (KIP-511).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from strandline.broker.cluster.metadata.features import CLAIMED, OWN_LEVELS
+from strandline.broker.cluster.membership.config import MembershipConfig
+from strandline.broker.cluster.metadata.features import CLAIMED, CONTROLLER_LEVELS, OWN_LEVELS
 from strandline.broker.handlers.dispatch.features import finalized_features, supported_features
 from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.protocol.messages.api_versions import (
@@ -71,13 +72,18 @@ def api_versions(
     return ApiVersionsResponse(
         api_keys=ranges,
         supported_features=supported_features(
-            CLAIMED if services.config.membership.has_controllers else OWN_LEVELS,
-            with_zero=with_zero,
+            _levels(services.config.membership), with_zero=with_zero
         ),
         # Kafka uses the end of the metadata log; it grows whenever a feature may have changed.
         finalized_features_epoch=image.version,
         finalized_features=finalized_features(image),
     )
+
+
+def _levels(membership: MembershipConfig) -> Mapping[str, range]:
+    if membership.has_controllers:
+        return CLAIMED
+    return CONTROLLER_LEVELS if membership.is_controller else OWN_LEVELS
 
 
 def unsupported_api_versions() -> ApiVersionsResponse:

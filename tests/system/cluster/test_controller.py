@@ -137,6 +137,18 @@ def test_a_controller_advertises_what_brokers_ask_and_not_what_clients_read(
     assert {one.name for one in answer.finalized_features} >= {"metadata.version"}
 
 
+def test_a_controller_supports_each_feature_at_the_level_that_is_finalized(
+    client: WireClient,
+) -> None:
+    answer = client.ask(software(), ApiVersionsResponse, 4)
+    known = {
+        one.name: range(one.min_version, one.max_version + 1) for one in answer.supported_features
+    }
+    finalized = {one.name: one.max_version_level for one in answer.finalized_features}
+    assert finalized["eligible.leader.replicas.version"] == 1
+    assert all(level in known.get(name, ()) for name, level in finalized.items()), known
+
+
 def test_a_request_that_it_does_not_serve_costs_the_connection(client: WireClient) -> None:
     header = encode_request_header(ApiKey.METADATA, 9, 1, "x")
     client.send_raw(struct.pack(">i", len(header)) + header)
