@@ -15,7 +15,7 @@ from strandline.broker.controller.messages import (
     AssignedReplicas,
     ReplicaInFolder,
 )
-from strandline.broker.controller.partitions.change import Target
+from strandline.broker.controller.partitions.change import PartitionTarget
 from strandline.broker.controller.partitions.decided import Partitions
 from strandline.broker.controller.partitions.elections import leave
 from strandline.broker.controller.partitions.index import Place
@@ -79,5 +79,5 @@ def _assigned(
     partition = topic.partitions[number]
     if node not in partition.replicas:
         raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    record = partitions.change((topic, partition), Target(directories={node: directory}))
+    record = partitions.change((topic, partition), PartitionTarget(directories={node: directory}))
     return [] if record is None else [record]

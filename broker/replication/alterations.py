@@ -47,7 +47,7 @@ class _Proposed(NamedTuple):
 Key = tuple[TopicId, int]
 
 
-class Alterations:
+class InSyncAlterations:
     """The proposals of this broker. Used on the event loop only."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Alterations:
         self._quiet_log = QuietLog(log, clock)
 
     def __repr__(self) -> str:
-        return f"<Alterations waiting={len(self._waiting)}>"
+        return f"<InSyncAlterations waiting={len(self._waiting)}>"
 
     def propose(self, topic_id: TopicId, index: int, leading: Leading, proposal: Proposal) -> None:
         self._waiting[topic_id, index] = _Proposed(leading, proposal)

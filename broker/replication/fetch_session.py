@@ -12,7 +12,7 @@ from typing import Final
 
 from strandline.broker.protocol.messages.fetch import FetchResponse
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.broker.replication.followed import Asked
+from strandline.broker.replication.followed import FetchedFrom
 from strandline.storage.model import TopicId
 
 INITIAL_EPOCH: Final = 0
@@ -29,7 +29,7 @@ class FollowerSession:
         self.session_id = 0
         self.epoch = INITIAL_EPOCH
         # What the leader knows that is asked.
-        self.asked: dict[Key, Asked] = {}
+        self.asked: dict[Key, FetchedFrom] = {}
         # What the request that is under way asks anew.
         self._is_full = True
 
@@ -42,8 +42,8 @@ class FollowerSession:
         return self.epoch == INITIAL_EPOCH
 
     def update(
-        self, wanted: Mapping[Key, Asked], gone: Iterable[Key]
-    ) -> tuple[Mapping[Key, Asked], list[Key]]:
+        self, wanted: Mapping[Key, FetchedFrom], gone: Iterable[Key]
+    ) -> tuple[Mapping[Key, FetchedFrom], list[Key]]:
         """Returns what the next request has to name, and what has to be left out from now on.
 
         A full request wants all; an incremental one what may have changed.

@@ -19,7 +19,7 @@ from strandline.broker.peers.errors import PeerError, PeerRefused, PeerUnreachab
 from strandline.broker.protocol.messages.fetch import FetchResponse, FetchResponsePartition
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.replication.fetch_session import Key
-from strandline.broker.replication.followed import Asked, Followed
+from strandline.broker.replication.followed import FetchedFrom, Followed
 from strandline.broker.replication.leader import EARLIEST, LATEST, LeaderEndpoint
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.tasks import wait_within
@@ -141,11 +141,11 @@ class Fetcher:
             return
         await self._take_all(answer, asked)
 
-    def _wanted(self) -> tuple[dict[Key, Asked], list[Key]]:
+    def _wanted(self) -> tuple[dict[Key, FetchedFrom], list[Key]]:
         """Returns what is asked, as FollowerSession.update wants it."""
         now_s = self._clock.monotonic_s()
         changed, self._changed = self._changed, {}
-        wanted: dict[Key, Asked] = {}
+        wanted: dict[Key, FetchedFrom] = {}
         gone: list[Key] = []
         for key in self._followed if self.leader.session.is_full else changed:
             followed = self._followed.get(key)
@@ -180,7 +180,7 @@ class Fetcher:
 
     # --- answers -----------------------------------------------------------------------------
 
-    async def _take_all(self, answer: FetchResponse, asked: dict[Key, Asked]) -> None:
+    async def _take_all(self, answer: FetchResponse, asked: dict[Key, FetchedFrom]) -> None:
         unflushed: list[Partition] = []
         misplaced: list[Followed] = []
         for topic in answer.topics:
@@ -298,7 +298,7 @@ class Fetcher:
         self._quiet_log.say(logging.WARNING, what, where, fields)
 
 
-def _key_of(name: str, index: int, asked: Mapping[Key, Asked]) -> Key | None:
+def _key_of(name: str, index: int, asked: Mapping[Key, FetchedFrom]) -> Key | None:
     """Returns the partition of a name, for leaders that know no ids in fetches."""
     for key, one in asked.items():
         if key[1] == index and one.followed.partition.topic_partition.topic == name:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 UNKNOWN_OFFSET: Final = -1
 
 
-class Asked(NamedTuple):
+class FetchedFrom(NamedTuple):
     """What a fetch asks of one partition."""
 
     offset: Offset
@@ -71,8 +71,8 @@ class Followed:
         return self.partition.topic_id, self.partition.topic_partition.partition
 
     @property
-    def asked(self) -> Asked:
-        return Asked(self.offset, self.partition.log.log_start_offset, self.last_epoch, self)
+    def asked(self) -> FetchedFrom:
+        return FetchedFrom(self.offset, self.partition.log.log_start_offset, self.last_epoch, self)
 
     def is_ready(self, now_s: float) -> bool:
         return not self.is_failed and self.delayed_until_s <= now_s

@@ -27,7 +27,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.protocol.schema.schema import Request, Response
 from strandline.broker.replication.config import ReplicaFetchConfig
 from strandline.broker.replication.fetch_session import FollowerSession, Key
-from strandline.broker.replication.followed import Asked, Followed
+from strandline.broker.replication.followed import FetchedFrom, Followed
 from strandline.storage.model import Offset, TopicId
 
 ResponseT = TypeVar("ResponseT", bound=Response)
@@ -73,7 +73,7 @@ class LeaderEndpoint:
             self.close()
             self._peer = self._peer_of(self.leader_id)
 
-    async def fetch(self, wanted: Mapping[Key, Asked], gone: Iterable[Key]) -> FetchResponse:
+    async def fetch(self, wanted: Mapping[Key, FetchedFrom], gone: Iterable[Key]) -> FetchResponse:
         """Fetches; `wanted` and `gone` as FollowerSession.update. Raises PeerError.
 
         `look_up` comes first: it may end the session.
@@ -133,7 +133,7 @@ class LeaderEndpoint:
         return await self._peer.call(request, answer, timeout_s=timeout_s)
 
 
-def _topics(named: Mapping[Key, Asked], bytes_max: int) -> Sequence[FetchTopic]:
+def _topics(named: Mapping[Key, FetchedFrom], bytes_max: int) -> Sequence[FetchTopic]:
     topics: dict[TopicId, list[FetchPartition]] = {}
     names: dict[TopicId, str] = {}
     for (topic_id, index), one in named.items():

@@ -16,7 +16,7 @@ from strandline.broker.cluster.metadata.image import PartitionImage
 from strandline.storage.model import Epoch
 
 
-class ReplicaInSync(NamedTuple):
+class SyncedReplica(NamedTuple):
     """A replica, and the epoch of its broker as the leader knows it."""
 
     broker_id: int
@@ -27,7 +27,7 @@ class ReplicaInSync(NamedTuple):
 class Proposal:
     """Another in-sync set, for the state of the partition with these epochs."""
 
-    replicas: Sequence[ReplicaInSync]
+    replicas: Sequence[SyncedReplica]
     leader_epoch: Epoch
     partition_epoch: int
     recovery_state: int
@@ -70,7 +70,7 @@ class InSyncSet:
 
     def propose(
         self,
-        replicas: Sequence[ReplicaInSync],
+        replicas: Sequence[SyncedReplica],
         *,
         leader_epoch: Epoch,
         joining: int | None = None,

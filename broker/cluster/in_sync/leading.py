@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from strandline.broker.cluster.in_sync.acknowledgements import Acknowledgements
-from strandline.broker.cluster.in_sync.in_sync_set import InSyncSet, Proposal, ReplicaInSync
+from strandline.broker.cluster.in_sync.in_sync_set import InSyncSet, Proposal, SyncedReplica
 from strandline.broker.cluster.in_sync.progress import NO_BROKER_EPOCH, FollowerProgress
 from strandline.broker.cluster.metadata.image import PartitionImage
 from strandline.broker.protocol.formats.metadata_records import RegisterBrokerRecord
@@ -56,7 +56,7 @@ class Propose(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class LeaderContext:
     """What all leads of a broker have in common."""
 
     node_id: int
@@ -109,7 +109,7 @@ class Leading:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: LeaderContext,
         topic_id: TopicId,
         local: LocalLog,
         *,
@@ -363,7 +363,7 @@ class Leading:
 
     def _propose(self, broker_ids: frozenset[int], joining: int | None = None) -> None:
         proposal = self.in_sync.propose(
-            [ReplicaInSync(one, self._epoch_of(one)) for one in sorted(broker_ids)],
+            [SyncedReplica(one, self._epoch_of(one)) for one in sorted(broker_ids)],
             leader_epoch=self.leader_epoch,
             joining=joining,
         )

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import NamedTuple, Protocol
 
-from strandline.broker.cluster.in_sync.leading import Cluster, Leading
+from strandline.broker.cluster.in_sync.leading import LeaderContext, Leading
 from strandline.broker.cluster.metadata.image import PartitionImage
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
@@ -177,7 +177,7 @@ class Partition:
         self._end_replication(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._tell_waiters()
 
-    def replicate(self, image: PartitionImage, cluster: Cluster) -> None:
+    def replicate(self, image: PartitionImage, cluster: LeaderContext) -> None:
         """Follows the metadata of a partition that this broker leads: who its followers are."""
         leading = self.leading
         if len(image.replicas) > 1:

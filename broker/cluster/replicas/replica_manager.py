@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from strandline.broker.cluster.in_sync.leading import Cluster
+from strandline.broker.cluster.in_sync.leading import LeaderContext
 from strandline.broker.cluster.metadata.image import (
     MetadataDelta,
     MetadataImage,
@@ -69,7 +69,7 @@ class Followers(Protocol):
 class Replication:
     """What a broker needs whose partitions have replicas elsewhere."""
 
-    cluster: Cluster
+    cluster: LeaderContext
     followers: Followers
 
 

@@ -61,7 +61,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class PartitionTarget:
     """What a partition is to become; None leaves that as it is.
 
     `directories` has log folders of replicas that are known now. `crashed` is a broker that ended
@@ -79,7 +79,7 @@ class Target:
 
 
 def change_of(
-    topic_id: TopicId, partition: PartitionImage, target: Target, rules: Rules
+    topic_id: TopicId, partition: PartitionImage, target: PartitionTarget, rules: Rules
 ) -> PartitionChangeRecord | None:
     """Returns the record that brings a partition there; None if nothing changes."""
     values = _Wanted(partition, target, rules).values()
@@ -91,7 +91,7 @@ def change_of(
 class _Wanted:
     """The state that is wanted, in the steps that lead to a record."""
 
-    def __init__(self, partition: PartitionImage, target: Target, rules: Rules) -> None:
+    def __init__(self, partition: PartitionImage, target: PartitionTarget, rules: Rules) -> None:
         self._partition, self._target, self._rules = partition, target, rules
         self._isr = _or(target.isr, partition.isr)
         reassignment = Reassignment(

@@ -19,7 +19,12 @@ from strandline.broker.cluster.metadata.records import (
     is_true,
 )
 from strandline.broker.controller.directories import is_online
-from strandline.broker.controller.partitions.change import Election, Rules, Target, change_of
+from strandline.broker.controller.partitions.change import (
+    Election,
+    PartitionTarget,
+    Rules,
+    change_of,
+)
 from strandline.broker.controller.partitions.index import PartitionIndex, Place
 from strandline.broker.protocol.formats.metadata_records import (
     UNASSIGNED_DIRECTORY,
@@ -69,7 +74,7 @@ class Partitions:
         return found
 
     def change(
-        self, located: Located, target: Target, candidates: Candidates = AS_REGISTERED
+        self, located: Located, target: PartitionTarget, candidates: Candidates = AS_REGISTERED
     ) -> PartitionChangeRecord | None:
         """Returns the record that brings a partition there; None if nothing changes."""
         topic, partition = located

@@ -17,7 +17,7 @@ from typing import TypeVar
 from strandline.broker.cluster.metadata.controller_messages import Decision, Outcome, Refusal
 from strandline.broker.cluster.metadata.image import NO_LEADER, MetadataImage
 from strandline.broker.cluster.metadata.records import NodeId
-from strandline.broker.controller.partitions.change import Election, Target
+from strandline.broker.controller.partitions.change import Election, PartitionTarget
 from strandline.broker.controller.partitions.decided import Candidates, Partitions
 from strandline.broker.controller.partitions.index import Place
 from strandline.broker.controller.partitions.messages import (
@@ -63,7 +63,7 @@ def _without(
     node_id: NodeId, crashed: NodeId | None, partitions: Partitions, place: Place
 ) -> PartitionChangeRecord | None:
     topic, partition = partitions.get(place)
-    target = Target(
+    target = PartitionTarget(
         isr=without(partition.isr, (node_id,)),
         crashed=crashed,
         election=partitions.online_election(topic),
@@ -83,7 +83,7 @@ def come_back(
 
     def elect(partitions: Partitions, place: Place) -> PartitionChangeRecord | None:
         topic, partition = partitions.get(place)
-        target = Target(election=partitions.online_election(topic))
+        target = PartitionTarget(election=partitions.online_election(topic))
         return partitions.change((topic, partition), target, candidates)
 
     return in_turns(partitions, partitions.index.leaderless(), elect, finish, first=first)
@@ -136,7 +136,7 @@ def _elected(
     present = partition.leader
     if present == partition.replicas[0] if is_preferred else present != NO_LEADER:
         raise Refusal(ErrorCode.ELECTION_NOT_NEEDED)
-    record = partitions.change((topic, partition), Target(election=election))
+    record = partitions.change((topic, partition), PartitionTarget(election=election))
     if record is None:
         raise Refusal(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
@@ -150,7 +150,9 @@ def balance(partitions: Partitions) -> Decision[None]:
     """Lets the first replicas lead where others do, as far as they can."""
 
     def elect(partitions: Partitions, place: Place) -> PartitionChangeRecord | None:
-        return partitions.change(partitions.get(place), Target(election=Election.PREFERRED))
+        return partitions.change(
+            partitions.get(place), PartitionTarget(election=Election.PREFERRED)
+        )
 
     places = partitions.index.not_preferred()
     return in_turns(partitions, places, elect, _nothing_more)
@@ -164,7 +166,7 @@ def elect_uncleanly(partitions: Partitions) -> Decision[None]:
         election = partitions.online_election(topic)
         if election is not Election.UNCLEAN:
             return None
-        return partitions.change((topic, partition), Target(election=election))
+        return partitions.change((topic, partition), PartitionTarget(election=election))
 
     places = partitions.index.leaderless()
     return in_turns(partitions, places, elect, _nothing_more)

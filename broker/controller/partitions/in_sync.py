@@ -14,7 +14,7 @@ from strandline.broker.cluster.metadata.controller_messages import Decision, Ref
 from strandline.broker.cluster.metadata.image import SAME_LEADER, MetadataImage, PartitionImage
 from strandline.broker.cluster.metadata.records import Replicas
 from strandline.broker.controller.broker_epoch import check_epoch
-from strandline.broker.controller.partitions.change import RECOVERED, RECOVERING, Target
+from strandline.broker.controller.partitions.change import RECOVERED, RECOVERING, PartitionTarget
 from strandline.broker.controller.partitions.decided import Located, Partitions
 from strandline.broker.controller.partitions.index import Place
 from strandline.broker.controller.partitions.messages import (
@@ -47,7 +47,7 @@ def alter(partitions: Partitions, asked: AlterInSync) -> Decision[AlteredInSync]
         except Refusal as refusal:
             results[one.place] = InSyncResult(error_code=refusal.error_code)
             return None
-        target = Target(
+        target = PartitionTarget(
             isr=_isr(one.isr),
             leader_recovery_state=one.leader_recovery_state,
             election=partitions.online_election(topic),

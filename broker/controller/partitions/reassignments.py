@@ -20,7 +20,7 @@ from strandline.broker.cluster.metadata.image import (
 )
 from strandline.broker.cluster.metadata.placement import check_assignments
 from strandline.broker.cluster.metadata.records import Replicas
-from strandline.broker.controller.partitions.change import Election, Target
+from strandline.broker.controller.partitions.change import Election, PartitionTarget
 from strandline.broker.controller.partitions.decided import Located, Partitions
 from strandline.broker.controller.partitions.index import Place
 from strandline.broker.controller.partitions.messages import (
@@ -81,7 +81,7 @@ def _cancelled(partitions: Partitions, located: Located) -> PartitionChangeRecor
             f"Unable to revert partition assignment for {topic.name}:{partition.partition} because"
             " it would require an unclean leader election.",
         )
-    target = Target(
+    target = PartitionTarget(
         isr=revert.isr, replicas=revert.replicas, adding=(), removing=(), election=election
     )
     return partitions.change(located, target)
@@ -100,7 +100,9 @@ def _begun(
     begun = Reassignment.towards(partition.replicas, replicas)
     # What came for an earlier reassignment stays a replica that came: it goes if this one is
     # cancelled. What was to go for it stays if it is wanted again.
-    target = Target(replicas=begun.replicas, adding=begun.adding or None, removing=begun.removing)
+    target = PartitionTarget(
+        replicas=begun.replicas, adding=begun.adding or None, removing=begun.removing
+    )
     return partitions.change(located, target)
 
 
@@ -108,7 +110,7 @@ def _taken_over(
     partitions: Partitions, located: Located, replicas: Replicas
 ) -> PartitionChangeRecord | None:
     """The replicas of a partition whose brokers are gone for good. Raises Refusal."""
-    target = Target(isr=replicas[:1], replicas=replicas, adding=(), removing=())
+    target = PartitionTarget(isr=replicas[:1], replicas=replicas, adding=(), removing=())
     record = partitions.change(located, target)
     if record is None or record.leader in (NO_LEADER, SAME_LEADER):
         raise Refusal(

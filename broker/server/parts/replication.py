@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.broker.cluster.in_sync.leading import Cluster
+from strandline.broker.cluster.in_sync.leading import LeaderContext
 from strandline.broker.cluster.membership.channel import ControllerChannel
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager, Replication
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.network.connection import Spawn
-from strandline.broker.replication.alterations import Alterations
+from strandline.broker.replication.alterations import InSyncAlterations
 from strandline.broker.replication.fetchers import Fetchers
 from strandline.broker.replication.leader import LeaderEndpoint
 from strandline.broker.server.environment import Environment
@@ -41,7 +41,7 @@ class ReplicationParts(Part):
         spawn: Spawn,
     ) -> ReplicationParts:
         clock, settings, node_id = environment.clock, config.replica_fetch, config.node_id
-        alterations = Alterations(channel, clock, node_id=node_id, broker_epoch=broker_epoch)
+        alterations = InSyncAlterations(channel, clock, node_id=node_id, broker_epoch=broker_epoch)
         brokers = elsewhere.brokers
 
         def endpoint_of(leader_id: int) -> LeaderEndpoint:
@@ -61,7 +61,7 @@ class ReplicationParts(Part):
             backoff_ms=settings.backoff_ms,
             spawn=spawn,
         )
-        cluster = Cluster(
+        cluster = LeaderContext(
             node_id=node_id,
             now_ms=lambda: clock.monotonic_s() * 1000,
             lag_ms_max=lambda: settings.lag_ms_max,

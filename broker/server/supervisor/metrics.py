@@ -10,7 +10,7 @@ from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.listeners import HTTPS
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.server.parts.front import http_tls, listen_for_monitoring
-from strandline.broker.server.supervisor.pages import Asked, MergedPages
+from strandline.broker.server.supervisor.pages import MeasuredProcess, MergedPages
 from strandline.broker.telemetry.http_server import HttpTls, MetricsServer
 from strandline.storage.clock import SystemClock
 from strandline.storage.concurrency.resizable_pool import ResizablePool
@@ -23,7 +23,7 @@ class SupervisorMetrics:
     """Their listener, if there is one."""
 
     def __init__(
-        self, config: BrokerConfig, processes: Sequence[Asked], unready: Callable[[], str]
+        self, config: BrokerConfig, processes: Sequence[MeasuredProcess], unready: Callable[[], str]
     ) -> None:
         """Within the running loop. Raises InvalidConfig."""
         self._listener = config.metrics.listener

@@ -39,7 +39,7 @@ class NoPage(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class MeasuredProcess:
     """A process as its metrics are asked for."""
 
     label: str
@@ -51,7 +51,7 @@ class Asked:
 class ProcessPage:
     """The page of one process."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: MeasuredProcess) -> None:
         self.asked = asked
         self._asking: dict[PageFormat, asyncio.Task[str]] = {}
 
@@ -97,7 +97,7 @@ class ProcessPage:
 class MergedPages:
     """The pages of all processes; used on the event loop only."""
 
-    def __init__(self, processes: Sequence[Asked]) -> None:
+    def __init__(self, processes: Sequence[MeasuredProcess]) -> None:
         self._pages = [ProcessPage(one) for one in processes]
         self._quiet_log = QuietLog(log)
 

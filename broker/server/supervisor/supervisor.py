@@ -27,7 +27,7 @@ from strandline.broker.server.process import notify_manager, print_or_log
 from strandline.broker.server.supervised import SUPERVISED
 from strandline.broker.server.supervisor.folders import become_several, locked
 from strandline.broker.server.supervisor.metrics import Loop, SupervisorMetrics
-from strandline.broker.server.supervisor.pages import Asked
+from strandline.broker.server.supervisor.pages import MeasuredProcess
 from strandline.broker.server.supervisor.plan import NodePlan, plan, secret_of
 from strandline.storage.backoff import Backoff
 from strandline.storage.crash_points import check_environment
@@ -74,7 +74,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._children = [Child(node, log_level, self._stopping) for node in nodes]
 
-    def asked(self) -> Sequence[Asked]:
+    def asked(self) -> Sequence[MeasuredProcess]:
         """Returns the processes as their metrics are asked for."""
         return [child.asked() for child in self._children]
 
@@ -139,8 +139,8 @@ class Child:
         self.is_serving = False
         self.restarts = 0
 
-    def asked(self) -> Asked:
-        return Asked(
+    def asked(self) -> MeasuredProcess:
+        return MeasuredProcess(
             label=self.node.label,
             channel=lambda: self._channel,
             restarts=lambda: self.restarts,

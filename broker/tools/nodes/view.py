@@ -55,7 +55,7 @@ class ClusterMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ActiveController:
+class LeadingController:
     """The controller that decides, and the end of its log."""
 
     node_id: int
@@ -72,7 +72,7 @@ class ClusterView:
     """
 
     cluster_id: str
-    controller: ActiveController | None
+    controller: LeadingController | None
     members: tuple[ClusterMember, ...]
     leaderless: tuple[Key, ...]
     unasked: str = ""
@@ -157,8 +157,8 @@ def _state(broker: RegisteredBroker | None, figures: NodeFigures | None) -> str:
     return IN_SHUTDOWN if shuts_down else ONLINE
 
 
-def _controller(quorum: MetadataQuorum) -> ActiveController:
-    return ActiveController(
+def _controller(quorum: MetadataQuorum) -> LeadingController:
+    return LeadingController(
         node_id=quorum.leader_id,
         address=quorum.leader_address,
         epoch=quorum.epoch,

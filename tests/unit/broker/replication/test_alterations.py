@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from strandline.broker.cluster.in_sync.in_sync_set import InSyncSet, Proposal, ReplicaInSync
+from strandline.broker.cluster.in_sync.in_sync_set import InSyncSet, Proposal, SyncedReplica
 from strandline.broker.cluster.in_sync.leading import Leading
 from strandline.broker.cluster.membership.channel import ControllerChannel
 from strandline.broker.peers.errors import PeerUnreachable
@@ -20,7 +20,7 @@ from strandline.broker.protocol.messages.alter_partition import (
     AlterPartitionResponse,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.broker.replication.alterations import Alterations
+from strandline.broker.replication.alterations import InSyncAlterations
 from strandline.storage.clock import SystemClock
 from strandline.storage.model import TopicPartition
 from tests.unit.broker.cluster.controlled import A
@@ -57,7 +57,7 @@ class Lead:
         self.told: list[object] = []
 
     def propose(self) -> Proposal:
-        replicas = [ReplicaInSync(1, 11), ReplicaInSync(2, 12)]
+        replicas = [SyncedReplica(1, 11), SyncedReplica(2, 12)]
         return self.in_sync.propose(replicas, leader_epoch=3, joining=2)
 
     def altered(self, proposal: Proposal, *state: object) -> None:
@@ -95,10 +95,10 @@ def answered(request: AlterPartitionRequest, code: ErrorCode) -> AlterPartitionR
     )
 
 
-def play(scenario: Callable[[Channel, Alterations], Awaitable[None]]) -> None:
+def play(scenario: Callable[[Channel, InSyncAlterations], Awaitable[None]]) -> None:
     async def run() -> None:
         channel = Channel()
-        alterations = Alterations(
+        alterations = InSyncAlterations(
             cast(ControllerChannel, channel),
             SystemClock(),
             node_id=1,
@@ -119,12 +119,12 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def propose(alterations: Alterations, lead: Lead, topic_id: Any = A, index: int = 0) -> None:
+def propose(alterations: InSyncAlterations, lead: Lead, topic_id: Any = A, index: int = 0) -> None:
     alterations.propose(topic_id, index, cast(Leading, lead), lead.propose())
 
 
 def test_a_proposal_names_the_brokers_with_their_epochs_and_its_lead_gets_the_answer() -> None:
-    async def scenario(channel: Channel, alterations: Alterations) -> None:
+    async def scenario(channel: Channel, alterations: InSyncAlterations) -> None:
         lead = Lead()
         propose(alterations, lead)
         channel.answers.put_nowait(carried_out)
@@ -143,7 +143,7 @@ def test_a_proposal_names_the_brokers_with_their_epochs_and_its_lead_gets_the_an
 
 
 def test_one_request_is_under_way_and_the_next_one_has_all_that_came_meanwhile() -> None:
-    async def scenario(channel: Channel, alterations: Alterations) -> None:
+    async def scenario(channel: Channel, alterations: InSyncAlterations) -> None:
         leads = [Lead() for _ in range(4)]
         propose(alterations, leads[0])
         await until(lambda: len(channel.requests) == 1)
@@ -171,7 +171,7 @@ def test_one_request_is_under_way_and_the_next_one_has_all_that_came_meanwhile()
     ],
 )
 def test_what_failed_is_asked_again(failure: Any) -> None:
-    async def scenario(channel: Channel, alterations: Alterations) -> None:
+    async def scenario(channel: Channel, alterations: InSyncAlterations) -> None:
         lead = Lead()
         propose(alterations, lead)
         channel.answers.put_nowait(failure)
@@ -183,7 +183,7 @@ def test_what_failed_is_asked_again(failure: Any) -> None:
 
 
 def test_a_refusal_is_told_and_not_asked_again() -> None:
-    async def scenario(channel: Channel, alterations: Alterations) -> None:
+    async def scenario(channel: Channel, alterations: InSyncAlterations) -> None:
         lead = Lead()
         propose(alterations, lead)
         channel.answers.put_nowait(lambda one: answered(one, ErrorCode.INELIGIBLE_REPLICA))
@@ -196,7 +196,7 @@ def test_a_refusal_is_told_and_not_asked_again() -> None:
 
 
 def test_what_an_election_made_void_is_not_asked() -> None:
-    async def scenario(channel: Channel, alterations: Alterations) -> None:
+    async def scenario(channel: Channel, alterations: InSyncAlterations) -> None:
         first, second = Lead(), Lead()
         propose(alterations, first)
         first.in_sync.commit(frozenset({1, 2}), 9, 0)

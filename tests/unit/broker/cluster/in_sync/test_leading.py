@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from strandline.broker.cluster.in_sync.in_sync_set import Proposal, ReplicaInSync
-from strandline.broker.cluster.in_sync.leading import Cluster, Leading, StaleFollower
+from strandline.broker.cluster.in_sync.in_sync_set import Proposal, SyncedReplica
+from strandline.broker.cluster.in_sync.leading import LeaderContext, Leading, StaleFollower
 from strandline.broker.cluster.metadata.image import PartitionImage
 from strandline.broker.protocol.formats.metadata_records import RegisterBrokerRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -33,7 +33,7 @@ class Lead:
         self.advanced: list[int] = []
         self.log = open_log(path, config=LogConfig(**config)) if config else open_log(path)
         self.leading = Leading(
-            Cluster(
+            LeaderContext(
                 node_id=ME,
                 now_ms=lambda: self.now_ms,
                 lag_ms_max=lambda: LAG_MS,
@@ -193,7 +193,7 @@ def test_one_change_of_the_set_is_proposed_at_a_time_with_the_epochs_of_the_brok
     led.fetch(TWO, 0)
     led.fetch(THREE, 0)
     (proposal,) = led.proposals
-    assert list(proposal.replicas) == [ReplicaInSync(ME, 101), ReplicaInSync(TWO, 102)]
+    assert list(proposal.replicas) == [SyncedReplica(ME, 101), SyncedReplica(TWO, 102)]
     assert (proposal.leader_epoch, proposal.partition_epoch) == (4, 1)
     led.commit(ME, TWO)
     led.fetch(THREE, 0)

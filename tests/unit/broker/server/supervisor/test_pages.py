@@ -10,7 +10,7 @@ import pytest
 
 from strandline.broker.server.supervised import SupervisorChannel
 from strandline.broker.server.supervisor import pages
-from strandline.broker.server.supervisor.pages import Asked, MergedPages
+from strandline.broker.server.supervisor.pages import MeasuredProcess, MergedPages
 from strandline.broker.telemetry.exposition import PageFormat
 from strandline.broker.telemetry.http_server import MetricsServer
 
@@ -35,7 +35,7 @@ class Process:
         self._channel = SupervisorChannel(
             self.there.fileno(), observe=self._server.attend, end=self._end
         )
-        self.asked = Asked(label=label, channel=lambda: self.here, restarts=lambda: 0)
+        self.asked = MeasuredProcess(label=label, channel=lambda: self.here, restarts=lambda: 0)
 
     def _page(self, _wanted: PageFormat) -> Iterator[str]:
         self.page_count += 1
@@ -64,7 +64,7 @@ async def page_of(merged: MergedPages, wanted: PageFormat = PageFormat.TEXT) -> 
 def test_a_page_has_all_that_answer_and_says_who_does_not() -> None:
     async def ask() -> tuple[str, str]:
         awake, asleep = Process("1"), Process("2")
-        away = Asked(label="3", channel=lambda: None, restarts=lambda: 7)
+        away = MeasuredProcess(label="3", channel=lambda: None, restarts=lambda: 7)
         merged = MergedPages([awake.asked, asleep.asked, away])
         awake.wake()
         first = await page_of(merged)

@@ -13,9 +13,9 @@ from strandline.broker.tools.nodes.view import (
     FENCED,
     GONE,
     ONLINE,
-    ActiveController,
     ClusterMember,
     ClusterView,
+    LeadingController,
 )
 
 
@@ -34,14 +34,14 @@ def member(node_id: int, state: str = ONLINE, *, replicas: int = 2) -> ClusterMe
     )
 
 
-CONTROLLER = ActiveController(node_id=3000, address="a:9091", epoch=4, metadata_end_offset=1234)
+CONTROLLER = LeadingController(node_id=3000, address="a:9091", epoch=4, metadata_end_offset=1234)
 
 
 def see(
     monkeypatch: pytest.MonkeyPatch,
     *members: ClusterMember,
     leaderless: int = 0,
-    controller: ActiveController | None = CONTROLLER,
+    controller: LeadingController | None = CONTROLLER,
     unasked: str = "",
 ) -> None:
     found = ClusterView(
