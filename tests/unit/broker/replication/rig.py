@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from strandline.broker.cluster.in_sync.in_sync_set import Proposal
-from strandline.broker.cluster.in_sync.leading import Cluster, Leading
+from strandline.broker.cluster.in_sync.leading import LeaderContext, Leading
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.cluster.replicas.partition import Partition
@@ -264,7 +264,7 @@ def _node(
         folders=FolderWork(lambda _: disk),
         syncs=lambda _: disk,
         replication=Replication(
-            cluster=Cluster(
+            cluster=LeaderContext(
                 node_id=node_id,
                 now_ms=lambda: clock.monotonic_s() * 1000,
                 lag_ms_max=lambda: config.lag_ms_max,
