@@ -18,7 +18,8 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,13 +32,17 @@ from strandline.broker.server.supervisor.pages import MeasuredProcess
 from strandline.broker.server.supervisor.plan import NodePlan, plan, secret_of
 from strandline.storage.backoff import Backoff
 from strandline.storage.crash_points import check_environment
+from strandline.storage.errors import LogDirLocked, StorageError
 from strandline.storage.files import private_files
+from strandline.storage.local.log_dirs.log_dir import lock_directory
 
 log = logging.getLogger(__name__)
 
 # A broker closes its logs meanwhile; thousands take a few seconds on a slow disk.
 STOP_S_MAX: Final = 120.0
 RESTARTS: Final = Backoff(0.5, 10.0, jitter=0.2)
+# How often it is looked whether a former process has ended.
+LOOK_S: Final = 0.1
 # A process that lived longer is started again at once.
 _LIVED_S: Final = 10.0
 # Of a process that never was ready: a port that is taken does not become free by waiting.
@@ -153,9 +158,18 @@ class Child:
     async def run(self) -> int:
         """Returns the exit code of a process that is not started again."""
         loop, failures = asyncio.get_running_loop(), 0
+        await self._former_ended()
         while True:
             began_s = loop.time()
-            code = await self._run_once()
+            try:
+                code = await self._run_once()
+            except OSError as error:
+                # A full disk, or no process left; what runs goes on meanwhile.
+                log.error(
+                    "process cannot be started",
+                    extra={"fields": {"node": self.node.name, "error": str(error)}},
+                )
+                code = os.EX_OSERR
             failures = 0 if loop.time() - began_s > _LIVED_S else failures + 1
             is_hopeless = code == os.EX_USAGE or failures >= FIRST_STARTS_MAX
             if self._stopping.is_set() or (is_hopeless and not self.ready.is_set()):
@@ -173,6 +187,23 @@ class Child:
             except TimeoutError:
                 self.restarts += 1
                 continue
+
+    async def _former_ended(self) -> None:
+        """Returns when no process of a supervisor that was killed is left in the folders.
+
+        Such a process ends by itself, and takes as long as any stop does.
+        """
+        loop, is_told = asyncio.get_running_loop(), False
+        give_up_s = loop.time() + STOP_S_MAX
+        while _in_use(self.node.folders) and loop.time() < give_up_s:
+            if not is_told:
+                is_told = True
+                log.warning(
+                    "the former process still stops", extra={"fields": {"node": self.node.name}}
+                )
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), LOOK_S)
+                return
 
     async def stop(self) -> None:
         """Ends the process, and waits for it."""
@@ -230,6 +261,20 @@ class Child:
             "".join(f"{key}={_escaped(text)}\n" for key, text in self.node.properties.items())
         )
         return path
+
+
+def _in_use(folders: Iterable[Path]) -> bool:
+    """Whether another process has one of the folders."""
+    try:
+        for folder in folders:
+            if folder.exists():
+                lock_directory(folder).unlock()
+    except LogDirLocked:
+        return True
+    except StorageError:
+        # The process itself tells what is wrong with them.
+        return False
+    return False
 
 
 def _environment() -> dict[str, str]:

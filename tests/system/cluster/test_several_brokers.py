@@ -9,6 +9,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from strandline.storage.local.log_dirs.log_dir import lock_directory
 from tests.support.broker import REPOSITORY, eventually
 from tests.support.several_brokers import SeveralBrokers
 
@@ -231,6 +233,22 @@ def test_a_stop_ends_all_and_a_start_has_all_of_it_again(tmp_path: Path) -> None
         assert cluster.stop(signal.SIGKILL) != 0
         # Nobody is left that would serve behind its back.
         cluster.await_ends()
+
+
+def test_a_start_waits_for_what_a_killed_supervisor_left(tmp_path: Path) -> None:
+    cluster = SeveralBrokers(tmp_path, brokers=2)
+    with cluster:
+        create(cluster, "kept")
+        fill(cluster, "kept", [b"%d" % number for number in range(30)])
+        cluster.stop(signal.SIGKILL)
+        cluster.await_ends()
+    # As the second broker holds it while it stops; longer than three refused starts take.
+    former = lock_directory(cluster.data / "broker-2")
+    threading.Timer(8.0, former.unlock).start()
+    with cluster:
+        assert len(read(cluster, "kept", 30)) == 30
+        assert "the former process still stops" in cluster.log_text()
+        assert cluster.stop() == 0
 
 
 def test_a_port_that_is_taken_ends_all_and_is_told(tmp_path: Path) -> None:
