@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import sys
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from demo.children import Child, broker, s3_server
 from demo.clients import FlightProducer, Placement, create_topic, read_everything
 from demo.flights import FLIGHT_COUNT, RecordSum, load_flights, to_records
 from demo.questions import QUESTIONS
-from demo.screen import DemoError, Screen, new_bar
+from demo.screen import DemoError, Screen, new_bar, show
 from demo.settings import CREDENTIALS, NO_PROXY, TOPIC, Settings, free_port
 from demo.tiers import TIER_COLUMNS, TierWatcher, tier_rows
 from strandline.storage.plurals import counted
@@ -34,24 +33,7 @@ MARK = ".strandline-demo"
 def main() -> int:
     # Asked to end, it ends as on Ctrl-C: the servers are stopped on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    screen = Screen()
-    began = time.monotonic()
-    try:
-        run(screen, parse_settings())
-    except DemoError as error:
-        screen.console.print("\n[bold red]The demo failed:[/bold red]", end=" ")
-        screen.console.print(str(error), markup=False, soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        screen.console.print("\nstopped")
-        return 130
-    seconds = time.monotonic() - began
-    if screen.failed_comparisons:
-        failed = f"{counted(screen.failed_comparisons, 'comparison')} failed"
-        screen.console.print(f"\n[bold red]{failed}[/bold red] ({seconds:.0f} s)")
-        return 1
-    screen.console.print(f"\n[bold green]All comparisons held[/bold green] ({seconds:.0f} s)")
-    return 0
+    return show(lambda screen: run(screen, parse_settings()))
 
 
 def parse_settings() -> Settings:

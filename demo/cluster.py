@@ -25,7 +25,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from demo.children import Child
-from demo.screen import DemoError, Screen, new_bar
+from demo.screen import DemoError, Screen, new_bar, show
 from demo.settings import STALL_SECONDS_MAX
 from demo.ticks import GroupMember, TickProducer, read_all
 from strandline.storage.plurals import counted
@@ -61,23 +61,8 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=Path("demo-data-cluster"), help="its folder")
     parser.add_argument("--port", type=int, default=9092, help="wanted for the first broker")
     arguments = parser.parse_args()
-    screen, began = Screen(), time.monotonic()
-    try:
-        run(screen, arguments.data.absolute(), free_ports(arguments.port))
-    except DemoError as error:
-        screen.console.print("\n[bold red]The demo failed:[/bold red]", end=" ")
-        screen.console.print(str(error), markup=False, soft_wrap=True)
-        return 1
-    except KeyboardInterrupt:
-        screen.console.print("\nstopped")
-        return 130
-    seconds = time.monotonic() - began
-    if screen.failed_comparisons:
-        failed = f"{counted(screen.failed_comparisons, 'comparison')} failed"
-        screen.console.print(f"\n[bold red]{failed}[/bold red] ({seconds:.0f} s)")
-        return 1
-    screen.console.print(f"\n[bold green]All comparisons held[/bold green] ({seconds:.0f} s)")
-    return 0
+    data, port = arguments.data.absolute(), free_ports(arguments.port)
+    return show(lambda screen: run(screen, data, port))
 
 
 def run(screen: Screen, data: Path, port: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.table import Table
+
+from strandline.storage.plurals import counted
 
 
 class DemoError(Exception):
@@ -122,3 +125,24 @@ def _cell(value: object) -> str:
 
 def in_mb(size_bytes: int) -> str:
     return f"{size_bytes / 1e6:,.1f} MB"
+
+
+def show(run: Callable[[Screen], None]) -> int:
+    """Runs a demo on a screen and says how it ended; returns the exit code."""
+    screen, began = Screen(), time.monotonic()
+    try:
+        run(screen)
+    except DemoError as error:
+        screen.console.print("\n[bold red]The demo failed:[/bold red]", end=" ")
+        screen.console.print(str(error), markup=False, soft_wrap=True)
+        return 1
+    except KeyboardInterrupt:
+        screen.console.print("\nstopped")
+        return 130
+    seconds = time.monotonic() - began
+    if screen.failed_comparisons:
+        failed = f"{counted(screen.failed_comparisons, 'comparison')} failed"
+        screen.console.print(f"\n[bold red]{failed}[/bold red] ({seconds:.0f} s)")
+        return 1
+    screen.console.print(f"\n[bold green]All comparisons held[/bold green] ({seconds:.0f} s)")
+    return 0

@@ -7,16 +7,14 @@ the last.
 from __future__ import annotations
 
 import re
-import socket
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.broker import START_TIMEOUT_S, BrokerProcess
+from tests.support.several_brokers import free_ports
 
 READY = re.compile(r"^strandline ready: \d+ brokers at ")
-# Below those that the kernel gives to clients.
-PORTS = range(20_000, 30_000, 40)
 # Of a broker's own: PLAINTEXT and what `add_listener` adds.
 LISTENERS_MAX = 3
 
@@ -30,7 +28,7 @@ class BrokersProcess(BrokerProcess):
         super().__init__(folder, settings=settings)
         self.command = ("serve", "--brokers", str(brokers))
         self._brokers = brokers
-        first = _free_ports(brokers * (LISTENERS_MAX + 1) + 1)
+        first = free_ports(brokers * (LISTENERS_MAX + 1) + 1)
         self.port = first + 1
         self._added = 0
 
@@ -75,17 +73,3 @@ class BrokersProcess(BrokerProcess):
         # Its children end when it does, and are waited for.
         if self.running:
             self.stop()
-
-
-def _free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody has."""
-    for first in PORTS:
-        try:
-            for number in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("127.0.0.1", number))
-        except OSError:
-            continue
-        return first
-    raise AssertionError("no ports are free")

@@ -39,7 +39,7 @@ class SeveralBrokers:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
-        self.port = _free_ports(2 * brokers + 2) + 1
+        self.port = free_ports(2 * brokers + 2) + 1
         self.metrics = f"http://127.0.0.1:{self.port + 2 * brokers}"
         self.log_path = folder / "brokers.log"
         self.pids: dict[str, int] = {}
@@ -163,7 +163,7 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def _free_ports(count: int) -> int:
+def free_ports(count: int) -> int:
     """The first of so many ports in a row that nobody has."""
     for offset in range(len(PORTS)):
         first = PORTS[(os.getpid() + offset) % len(PORTS)]
