@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from strandline.broker.tools.client.printing import print_json, remark, say, utc_text
 from strandline.broker.tools.client.tables import Column, print_table
+from strandline.broker.tools.commands.balance import add_balance
 from strandline.broker.tools.commands.command_parser import (
     action_parser,
     chosen_connection,
@@ -43,19 +44,26 @@ Ends with 3 if a broker is fenced or gone, or partitions have no leader or lack 
 examples:
   strandline cluster status
   strandline cluster status --bootstrap-server kafka.example.org:9092 --json
+  strandline cluster balance
   strandline cluster remove 3 --remote s3://my-bucket/my-cluster
 """
 
 
 def add_cluster(commands: Commands, add_remove: Callable[[Commands], None]) -> None:
     """`add_remove` adds the action that lets others take over from a lost broker."""
-    cluster = command_parser(commands, "cluster", "look at the brokers of a cluster", _EXAMPLES)
+    cluster = command_parser(
+        commands,
+        "cluster",
+        "look at the brokers of a cluster, and spread its partitions",
+        _EXAMPLES,
+    )
     actions = add_actions(cluster)
     action = partial(action_parser, actions, _EXAMPLES)
     status = action(
         "status", "one line per broker: its address, its state and its partitions", _status
     )
     add_json(status)
+    add_balance(actions)
     add_remove(actions)
 
 

@@ -46,8 +46,13 @@ class PlannedPartition:
     replicas: tuple[int, ...]
 
     @property
-    def copies_bytes(self) -> int:
-        """The bytes that new replicas fetch."""
+    def is_moved(self) -> bool:
+        """Whether another broker gets a replica."""
+        return set(self.replicas) != set(self.before.replicas)
+
+    @property
+    def copied_bytes(self) -> int:
+        """What new replicas fetch."""
         new = set(self.replicas) - set(self.before.replicas)
         return len(new) * self.before.size_bytes
 

@@ -42,13 +42,13 @@ def test_a_new_broker_gets_its_share_and_nobody_else_moves() -> None:
     found = shares([1, 2, 3], after(partitions, plan))
     assert [one.replicas for one in found.values()] == [8, 8, 8]
     assert [one.leads for one in found.values()] == [4, 4, 4]
-    assert sum(one.copies_bytes for one in plan) == 8 * MB
+    assert sum(one.copied_bytes for one in plan) == 8 * MB
 
 
 def test_leaders_are_spread_by_the_order_of_replicas_alone() -> None:
     partitions = [placed(number, 1, 2, 3) for number in range(9)]
     plan = plan_balance(partitions, RACKLESS)
-    assert sum(one.copies_bytes for one in plan) == 0
+    assert sum(one.copied_bytes for one in plan) == 0
     assert len(plan) == 6
     assert [one.leads for one in shares([1, 2, 3], after(partitions, plan)).values()] == [3, 3, 3]
 
