@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
-from strandline.broker.tools.client.printing import print_json, say
+from strandline.broker.tools.client.printing import Json, print_json, say
 from strandline.broker.tools.client.tables import Column, print_table
 from strandline.broker.tools.commands.command_parser import action_parser, chosen_connection
 from strandline.broker.tools.commands.options import Commands, add_json
@@ -72,7 +72,7 @@ def _balance(options: argparse.Namespace) -> int:
     return INCOMPLETE if refused else 0
 
 
-def _document(plan: list[PlannedPartition]) -> object:
+def _document(plan: list[PlannedPartition]) -> Json:
     """The plan as kafka-reassign-partitions reads it."""
     return {
         "version": 1,

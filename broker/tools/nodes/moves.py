@@ -153,7 +153,7 @@ async def carry_out(
     connected: PeerConnection,
     plan: Sequence[PlannedPartition],
     on_portion: Callable[[int], None],
-) -> Mapping[str, str]:
+) -> dict[str, str]:
     """Returns what was refused, by the name of the partition; `on_portion` gets how many are done.
 
     Raises ToolFailure if a portion takes longer than an hour, or the cluster does not answer.
@@ -187,7 +187,7 @@ async def _await_moved(connected: PeerConnection) -> None:
         await asyncio.sleep(LOOK_S)
 
 
-async def _elect(connected: PeerConnection, plan: Sequence[PlannedPartition]) -> Mapping[str, str]:
+async def _elect(connected: PeerConnection, plan: Sequence[PlannedPartition]) -> dict[str, str]:
     by_topic: dict[str, list[int]] = {}
     for one in plan:
         by_topic.setdefault(one.before.topic, []).append(one.before.partition)

@@ -19,6 +19,13 @@ def refusal(*overrides: str) -> str:
     return str(caught.value)
 
 
+def test_brokers_of_one_machine_hold_as_many_replicas_as_they_are() -> None:
+    assert load("strandline.brokers=3", "default.replication.factor=3").topics
+    assert "=3: 2 brokers can hold only 2" in refusal(
+        "strandline.brokers=2", "default.replication.factor=3"
+    )
+
+
 # --- sources -----------------------------------------------------------------------------------
 
 
@@ -100,7 +107,6 @@ def test_an_unknown_key_like_no_other_is_refused_without_a_guess() -> None:
         ("num.partitions=99999999999", "num.partitions=99999999999: out of the range of int"),
         ("auto.create.topics.enable=yes", "auto.create.topics.enable='yes': expected true or"),
         ("default.replication.factor=3", "=3: a lone broker can hold only one"),
-        ("strandline.brokers=2\ndefault.replication.factor=3", "=3: 2 brokers can hold only 2"),
         ("log.segment.bytes=1000", "log.segment.bytes=1000: must be at least 1048576"),
         ("log.cleanup.policy=drop", "log.cleanup.policy='drop': expected one of compact, delete"),
         ("log.cleaner.min.cleanable.ratio=nan", "expected a number"),
