@@ -29,6 +29,7 @@ from unittest.mock import patch
 from strandline.broker.cluster.membership.channel import ControllerChannel
 from strandline.broker.cluster.metadata.image import NO_LEADER, MetadataImage, PartitionImage
 from strandline.broker.cluster.metadata.view import MetadataView
+from strandline.broker.controller import heartbeats
 from strandline.broker.controller.feed import ServedMetadataLog
 from strandline.broker.controller.sessions import BrokerSessions
 from strandline.broker.handlers.controller.brokers import BrokerHandlers
@@ -70,6 +71,8 @@ class Watch:
         self._process_of: dict[uuid.UUID, Process] = {}
         # Of a registration, how long its controller had run when it heard it last.
         self._heard: dict[tuple[int, int], tuple[Process, float]] = {}
+        # Registrations whose session was over when it was decided to fence them.
+        self._over: set[tuple[int, int]] = set()
         # Of a broker, where its leaderships changed last; of a registration, where the log ended
         # when it wanted to stop first.
         self._moved_at: dict[int, int] = {}
@@ -187,9 +190,8 @@ class Watch:
             self.require(is_over, f"{node} was taken from a living broker")
         elif was is not None and broker.fenced and not was.fenced:
             is_leaving = runs is None or runs.is_dead or runs.is_leaving
-            self.require(
-                is_leaving or self._is_over(broker), f"{node} was fenced, and its session lasts"
-            )
+            is_over = (node, epoch) in self._over or self._is_over(broker)
+            self.require(is_leaving or is_over, f"{node} was fenced, and its session lasts")
         if runs is not None and not broker.fenced and (was is None or was.fenced):
             reached = self.image_of(runs).next_offset
             self.require(reached > epoch, f"{node} is unfenced before it has its registration")
@@ -256,6 +258,7 @@ class Watch:
                 (MetadataView, "take_over", self._spy_take_over),
                 (BrokerSessions, "heard", self._spy_heard),
                 (BrokerHandlers, "beat", self._spy_beat),
+                (heartbeats, "fence", self._spy_fence),
                 (ServedMetadataLog, "_restart", self._spy_restart),
                 (PeerConnection, "call", self._spy_call),
                 (ControllerChannel, "ask", self._spy_ask),
@@ -304,6 +307,19 @@ class Watch:
             heard(sessions, registration, now_s)
 
         return noted
+
+    def _spy_fence(self, fence: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(fence)
+        def decided(partitions: Any, asked: Any, **more: Any) -> Any:
+            # A heartbeat that comes while the entry is written unfences it again.
+            broker = partitions.image.brokers.get(asked.node_id)
+            if broker is not None and broker.broker_epoch == asked.broker_epoch:
+                self._over.discard((asked.node_id, asked.broker_epoch))
+                if self._is_over(broker):
+                    self._over.add((asked.node_id, asked.broker_epoch))
+            return fence(partitions, asked, **more)
+
+        return decided
 
     def _spy_registration(self, make: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(make)
