@@ -64,11 +64,8 @@ class BrokerSessions:
         self._contacts: dict[Registration, _Contact] = {}
         self._progress: dict[NodeId, _Progress] = {}
         for broker in image.brokers.values():
-            progress = self._progress[broker.broker_id] = _beginning(broker)
+            self._progress[broker.broker_id] = _beginning(broker)
             if not broker.fenced:
-                if broker.in_controlled_shutdown:
-                    # Where it handed over is not in the log; it lies before the end.
-                    progress.shutdown_at = image.next_offset - 1
                 self.heard((broker.broker_id, broker.broker_epoch), now_s)
 
     def __repr__(self) -> str:
