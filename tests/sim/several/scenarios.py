@@ -36,6 +36,8 @@ WORLD_S_MAX = 500.0
 READ_S_MAX = 300.0
 IN_SYNC_S_MAX = 120.0
 HEALED_S = 5.0
+# replica.lag.time.max.ms.
+LAGS_MS = ("2000", "2000", "30000")
 
 
 @dataclass
@@ -72,12 +74,17 @@ def scenario(
 
     async def played(world: World) -> None:
         watch = Watch(world)
-        cluster = VirtualCluster(world)
+        settings = {}
+        if replicas > 1:
+            # Longer than all troubles, or so short that followers leave the in-sync set.
+            settings["replica_lag_time_max_ms"] = world.random.choice(LAGS_MS)
+        cluster = VirtualCluster(world, **settings)
         watch.add(cluster)
         with watch.watching():
             try:
                 scene = Scene(world, cluster, watch, replicas)
-                await _play(scene, clients, Troubles(world, cluster, only), troubles)
+                trouble = Troubles(world, cluster, only, replicas=replicas)
+                await _play(scene, clients, trouble, troubles)
             except BaseException:
                 for node in cluster.nodes:
                     await node.kill()

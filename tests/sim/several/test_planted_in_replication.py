@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 from strandline.broker.cluster.in_sync.leading import Leading
+from strandline.broker.cluster.in_sync.progress import FollowerProgress
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.coordination.runtime.journal import Journal
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.replication.followed import Followed
 from tests.sim.several.faults import Fault, by_name
-from tests.sim.several.scenarios import records
+from tests.sim.several.scenarios import groups, records
+from tests.support.heavy import all_but
 
 # What makes followers late, and takes the leader away then.
 LATE = ("slow link", "cut", "kill", "pause", "lossy")
@@ -51,6 +55,31 @@ def divergence_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Followed, "asked", property(asked))
 
 
+def the_high_watermark_moves_below_min_in_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leading, "is_under_min_in_sync", property(lambda _: False))
+
+
+def a_follower_joins_wherever_it_is(patch: pytest.MonkeyPatch) -> None:
+    def expand(own: Leading, follower: FollowerProgress) -> None:
+        in_sync = own.in_sync
+        is_new = follower.broker_id not in in_sync.committed
+        if in_sync.pending is None and is_new and own._cluster.may_join(follower):
+            own._propose(in_sync.committed | {follower.broker_id}, joining=follower.broker_id)
+
+    patch.setattr(Leading, "_expand", expand)
+
+
+def a_broker_answers_though_it_does_not_lead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partition, "refusal", lambda *_: None)
+
+
+def coordinators_tell_what_is_not_replicated(patch: pytest.MonkeyPatch) -> None:
+    async def settled(_own: Journal, *, must_flush: bool = False) -> None:
+        del must_flush
+
+    patch.setattr(Journal, "settled", settled)
+
+
 FAULTS = by_name(
     (
         Fault(
@@ -81,12 +110,43 @@ FAULTS = by_name(
             only=LATE,
             replicas=3,
         ),
+        Fault(
+            plant=the_high_watermark_moves_below_min_in_sync,
+            clients=records,
+            words=("replicas have that",),
+            only=("apart",),
+            troubles=4,
+            replicas=3,
+        ),
+        Fault(
+            plant=a_follower_joins_wherever_it_is,
+            clients=records,
+            words=("is in sync at", "in-sync replica"),
+            only=("apart", "slow link"),
+            replicas=3,
+            first_world=1,
+        ),
+        Fault(
+            plant=a_broker_answers_though_it_does_not_lead,
+            clients=records,
+            words=("answered as the leader",),
+            only=("pause", "cut", "kill"),
+            replicas=3,
+            first_world=1,
+        ),
+        Fault(
+            plant=coordinators_tell_what_is_not_replicated,
+            clients=groups,
+            words=("lost",),
+            replicas=3,
+        ),
     )
 )
+QUICK = [one for one in FAULTS if not one.startswith(("a_broker_answers", "coordinators"))]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", all_but(QUICK, FAULTS))
 def test_a_fault_planted_in_replication_is_found(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ controller hears, and each answer that a broker believes.
     answers      of a controller of an older epoch are not believed (S9)
     shutdown     is allowed when nothing is led any more, and all others know who leads now
     leading      who answers as the leader of a partition led it by its own image meanwhile
+    logs         of partitions with several replicas (watch_logs.py)
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from tests.sim.loop import PROCESS, Process
 from tests.sim.network import PeerTransport
 from tests.sim.several.cluster import VirtualCluster
 from tests.sim.several.routing import error_codes, place_of
+from tests.sim.several.watch_logs import LogWatch
 
 # broker.session.timeout.ms.
 SESSION_S = 9.0
@@ -60,6 +62,7 @@ class Watch:
     def __init__(self, world: World) -> None:
         self._world = world
         self._cluster: VirtualCluster
+        self._logs: LogWatch
         self._controllers: set[Process] = set()
         # By their next offset, as controllers had them.
         self._images: dict[int, MetadataImage] = {}
@@ -149,6 +152,7 @@ class Watch:
         before = self._images.get(self._last_offset, before) if is_first else before
         self._last_offset = offset
         self._look_at_leaders(before, image)
+        self._logs.on_decided(before, image)
         for broker in image.brokers.values():
             was = before.brokers.get(broker.broker_id)
             if was is not broker:
@@ -248,6 +252,9 @@ class Watch:
     def add(self, cluster: VirtualCluster) -> None:
         """Watches the processes of a cluster."""
         self._cluster = cluster
+        self._logs = LogWatch(
+            cluster, self.require, lambda: self._images.get(self._last_offset, MetadataImage())
+        )
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -263,6 +270,7 @@ class Watch:
                 (PeerConnection, "call", self._spy_call),
                 (ControllerChannel, "ask", self._spy_ask),
                 (membership, "new_registration", self._spy_registration),
+                *self._logs.spies(),
             ):
                 spies.enter_context(patch.object(cls, name, spy(getattr(cls, name))))
             # Small, so that those who were away get a snapshot.
