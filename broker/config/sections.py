@@ -23,6 +23,11 @@ from strandline.storage.config.definition import (
 )
 
 
+# Kafka's classes, by the names that its configurations have.
+LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
 def _paths(names: tuple[str, ...]) -> tuple[Path, ...]:
     return tuple(Path(name) for name in names)
 
@@ -165,6 +170,20 @@ class FetchConfig:
         " fetches.",
         minimum=0,
     )
+    replica_selector: str | None = key(
+        "replica.selector.class",
+        STRING,
+        None,
+        "Where consumers read (KIP-392): org.apache.kafka.common.replica.RackAwareReplicaSelector"
+        " sends those with a client.rack to an in-sync replica of that broker.rack, if there is"
+        " one. Unset: to the leader.",
+        choices=(LEADER_SELECTOR, RACK_AWARE_SELECTOR),
+    )
+
+    @property
+    def selects_by_rack(self) -> bool:
+        """Whether a leader names a replica in the client's rack."""
+        return self.replica_selector == RACK_AWARE_SELECTOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

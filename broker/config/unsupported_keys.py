@@ -105,7 +105,6 @@ _REFUSED_BY_REASON = {
     "OpenSSL has the place of Java's providers. Remove it": "ssl.",
     "there is no ZooKeeper: strandline keeps its metadata itself. Remove it": "zookeeper.",
     "it names a Java class, and strandline is no Java program. Remove it": """
-        replica.selector.class=|org.apache.kafka.common.replica.LeaderSelector
         create.topic.policy.class.name= alter.config.policy.class.name=
         client.quota.callback.class= config.providers=
     """,

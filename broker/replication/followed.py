@@ -47,6 +47,7 @@ class Followed:
         "leader_epoch",
         "offset",
         "partition",
+        "unseen_bytes",
     )
 
     def __init__(self, partition: Partition, leader_epoch: Epoch) -> None:
@@ -55,6 +56,8 @@ class Followed:
         self.leader_epoch = leader_epoch
         self.delayed_until_s = 0.0
         self.is_failed = False
+        # Appended here, and not known to be below the high watermark.
+        self.unseen_bytes = 0
         self.offset: Offset = 0
         self.last_epoch: Epoch = NO_EPOCH
         local = partition.log.local
@@ -104,13 +107,16 @@ class Followed:
         if info is None:
             return False
         self.partition.traffic.replication_bytes_in += info.size_bytes
+        self.unseen_bytes += info.size_bytes
         self.go_on()
         return True
 
     def _take_offsets(self, answer: FetchResponsePartition) -> bool:
         unified_log = self.partition.log
         local = unified_log.local
-        local.advance_high_watermark(min(answer.high_watermark, local.end_offset))
+        self.partition.follow_high_watermark(answer.high_watermark, self.unseen_bytes or 1)
+        if local.high_watermark == local.end_offset:
+            self.unseen_bytes = 0
         start = min(answer.log_start_offset, local.high_watermark)
         if start <= unified_log.log_start_offset:
             return False
