@@ -36,7 +36,6 @@ def test_harmless_keys_are_accepted_and_logged(caplog: pytest.LogCaptureFixture)
         "kafka.metrics.polling.interval.secs",
         "producer.purgatory.purge.interval.requests",
         "remote.log.index.file.cache.ttl.ms",
-        "replication.quota.window.num",
         "reserved.broker.max.id",
         "server.max.startup.time.ms",
         "unstable.api.versions.enable",

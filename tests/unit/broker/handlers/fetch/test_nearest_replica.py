@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -39,7 +38,9 @@ VERSION = 17
 class Reader:
     """Consumers of one broker."""
 
-    def __init__(self, control: Control, node: Node, *, selector: str = RACK_AWARE_SELECTOR) -> None:
+    def __init__(
+        self, control: Control, node: Node, *, selector: str = RACK_AWARE_SELECTOR
+    ) -> None:
         services = services_over(node.replicas)
         services.config = BrokerConfig(  # type: ignore[misc]
             fetch=FetchConfig(replica_selector=selector)
