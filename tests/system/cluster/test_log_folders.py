@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.broker import eventually
+from tests.support.heavy import heavy
 from tests.support.several_brokers import SeveralBrokers
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
@@ -109,13 +110,18 @@ class Load:
         return read
 
 
+# The first folder has the properties of the process.
+@pytest.mark.parametrize("disk", [heavy("a"), "b"])
 def test_a_folder_that_fails_takes_its_partitions_alone_and_others_lead_them(
-    cluster: SeveralBrokers, tmp_path: Path
+    cluster: SeveralBrokers, tmp_path: Path, disk: str
 ) -> None:
     disks, load = Disks(cluster, tmp_path), Load(cluster)
     load.send()
-    victim = disks.states()[0].leader
-    disk = "a" if 0 in disks.partitions_in(disks.of(victim, "a")) else "b"
+    victim = next(
+        state.leader
+        for number, state in disks.states().items()
+        if number in disks.partitions_in(disks.of(state.leader, disk))
+    )
     path = disks.of(victim, disk)
     lost = disks.partitions_in(path)
     kept = set(range(PARTITIONS)) - lost
