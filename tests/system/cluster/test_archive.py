@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +24,8 @@ from tests.conftest import S3Bucket
 from tests.support.broker import BrokerProcess, children_of, eventually
 from tests.support.own_process import Printed, run_here
 from tests.support.several_brokers import SeveralBrokers
+from tests.support.wire import WireClient
+from tests.system.calls import fetch, records_in
 from tests.system.cluster.test_several_brokers import WAIT_S, fill, leaders, read
 from tests.system.tiers.tiered_broker import REGION, REPLICA
 
@@ -241,6 +244,18 @@ def test_the_next_leader_goes_on_with_the_archive_of_one_that_stood_still(
     assert "whole" in cluster.run("archive", "verify", "--topic", "moved")
 
 
+def read_at(port: int, topic: str, count: int) -> list[bytes | None]:
+    """Reads so many records from the broker at that port, whoever leads."""
+    values: list[bytes | None] = []
+    until_s = time.monotonic() + WAIT_S
+    with WireClient(port) as client:
+        while len(values) < count and time.monotonic() < until_s:
+            answer = fetch(client, topic, len(values))
+            assert answer.error_code == 0, answer
+            values += [one.value for one in records_in(answer) if one.offset >= len(values)]
+    return values
+
+
 def test_a_follower_that_was_away_while_its_leader_freed_goes_on_behind_the_archive_and_leads(
     cluster: Archived,
 ) -> None:
@@ -269,6 +284,9 @@ def test_a_follower_that_was_away_while_its_leader_freed_goes_on_behind_the_arch
     fill(brokers, "away", sent[1200:])
     eventually(lambda: cluster.archived("away") == 1500)
     assert read(brokers, "away", 1500) == sent
+    # Each replica serves consumers, from the archive too (KIP-392).
+    for number in range(3):
+        assert read_at(brokers.port + number, "away", len(sent)) == sent
     assert "whole" in cluster.run("archive", "verify", "--topic", "away")
 
 
