@@ -47,6 +47,7 @@ from dataclasses import replace
 from functools import partial
 
 from strandline.broker.authorization.authorizer import Access
+from strandline.broker.cluster.archive.caretaker import archives
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.handlers.fetch.cold_fetches import ColdFetches
 from strandline.broker.handlers.fetch.partition_answers import (
@@ -117,7 +118,12 @@ class FetchHandler:
         self._services = services
         self._planner = FetchPlanner(services, sessions)
         bytes_max = services.config.fetch.bytes_max
-        self._followers = ReplicaFetches(services.replicas, services.clock, bytes_max=bytes_max)
+        self._followers = ReplicaFetches(
+            services.replicas,
+            services.clock,
+            bytes_max=bytes_max,
+            has_archive=lambda broker_id: archives(services.metadata.image.brokers[broker_id]),
+        )
         self._loop = asyncio.get_running_loop()
         self._quiet_log = QuietLog(log, services.clock)
         # Number of fetches waiting now.
