@@ -122,7 +122,7 @@ class FetchHandler:
             services.replicas,
             services.clock,
             bytes_max=bytes_max,
-            has_archive=lambda broker_id: archives(services.metadata.image.brokers[broker_id]),
+            has_archive=self._has_archive,
         )
         self._loop = asyncio.get_running_loop()
         self._quiet_log = QuietLog(log, services.clock)
@@ -201,6 +201,11 @@ class FetchHandler:
         ):
             return self._answer(plan, found)
         return self._park(plan, found)
+
+    def _has_archive(self, broker_id: int) -> bool:
+        """Whether that broker reads the archive of this one."""
+        broker = self._services.metadata.image.brokers.get(broker_id)
+        return broker is not None and archives(broker)
 
     # --- reading -----------------------------------------------------------------------------
 

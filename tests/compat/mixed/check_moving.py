@@ -119,7 +119,7 @@ class House:
 
     def create_at(self, topic: str, node: int, **config: str) -> None:
         """One partition with one replica."""
-        new = NewTopic(topic, replica_assignment=[[node]], config=config)
+        new = NewTopic(topic, 1, replica_assignment=[[node]], config=config)
         self.admin.create_topics([new])[topic].result(WAIT_S)
         eventually(lambda: self.leader(topic) == node)
 

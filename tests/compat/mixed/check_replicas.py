@@ -365,7 +365,12 @@ def test_each_broker_leads_and_dies_under_load_and_all_folders_are_the_same(
     assignment = [[*everybody[n:], *everybody[:n]] for n in range(len(everybody))]
     topics = {kind: f"{kind}-{uuid.uuid4().hex[:6]}" for kind in ("plain", "transactions")}
     for topic in topics.values():
-        new = NewTopic(topic, replica_assignment=assignment, config={"min.insync.replicas": "2"})
+        new = NewTopic(
+            topic,
+            len(assignment),
+            replica_assignment=assignment,
+            config={"min.insync.replicas": "2"},
+        )
         cluster.admin().create_topics([new])[topic].result(WAIT_S)
     eventually(lambda: all(cluster.is_whole(topic, assignment) for topic in topics.values()))
     writing = Writing(cluster.bootstrap, topics["plain"], len(assignment))

@@ -47,10 +47,15 @@ SETTINGS = {
 class Archived:
     """A cluster with an archive, in a folder if there is no bucket of S3."""
 
-    def __init__(self, folder: Path, s3: S3Bucket | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        s3: S3Bucket | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.folder = folder
         self.bucket = folder / "bucket"
-        self.bucket.mkdir(parents=True)
+        self.bucket.mkdir(parents=True, exist_ok=True)
         self.url = f"file://{self.bucket}"
         self._access: dict[str, str] = {}
         settings = dict(SETTINGS)
@@ -61,7 +66,7 @@ class Archived:
             settings["strandline.remote.s3.region"] = REGION
         self.settings = {**settings, "strandline.remote.url": self.url}
         words = (f"{name}={value}" for name, value in self.settings.items())
-        self.brokers = SeveralBrokers(folder / "brokers", *words)
+        self.brokers = SeveralBrokers(folder / "brokers", *words, environment=environment)
 
     @property
     def store(self) -> ObjectStore:
