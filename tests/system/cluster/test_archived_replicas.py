@@ -1,4 +1,4 @@
-"""An archive in S3 of partitions with three replicas, whose leaders die and move meanwhile."""
+"""An archive in S3 of partitions with three replicas, whose leaders die meanwhile."""
 
 from __future__ import annotations
 
@@ -10,32 +10,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from strandline.broker.protocol.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from strandline.broker.protocol.messages.describe_producers import (
-    DescribeProducersRequest,
-    DescribeProducersResponse,
-    DescribeProducersTopic,
-)
-from strandline.broker.protocol.messages.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
 from strandline.storage.crash_points import COPY_BEFORE_COMMIT, ENVIRONMENT_VARIABLE
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.broker import eventually
 from tests.support.ministack import ServerProcess
-from tests.support.wire import WireClient
 from tests.system.cluster.test_archive import Archived
 from tests.system.cluster.test_several_brokers import WAIT_S, fill, read
 
-pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.crash]
+pytestmark = [pytest.mark.slow, pytest.mark.s3, pytest.mark.crash, pytest.mark.heavy]
 
 FREED = {"local.retention.ms": "500"}
 EVERYBODY = [1, 2, 3]
@@ -50,82 +32,6 @@ def cluster(
     with archived.brokers as brokers:
         yield archived
         assert "Traceback" not in brokers.log_text(), brokers.log_text()[-4000:]
-
-
-def reassign(cluster: Archived, topic: str, replicas: list[int]) -> None:
-    """Moves its only partition; returns when these are in sync, and the first one leads."""
-    partition = ReassignablePartition(partition_index=0, replicas=replicas)
-    wanted = ReassignableTopic(name=topic, partitions=[partition])
-    with WireClient(cluster.brokers.port) as client:
-        answer = client.ask(
-            AlterPartitionReassignmentsRequest(topics=[wanted]),
-            AlterPartitionReassignmentsResponse,
-            0,
-        )
-    assert answer.error_code == 0
-    assert answer.responses[0].partitions[0].error_code == 0
-    eventually(lambda: cluster.in_sync(topic, asked=replicas[0]) == sorted(replicas))
-    eventually(lambda: cluster.led_by(topic, asked=replicas[0]) == {replicas[0]})
-
-
-def told_by(cluster: Archived, topic: str, node_id: int, epoch_count: int) -> tuple[object, object]:
-    """What a leader says of the producers of a partition, and of the ends of its epochs."""
-    producers = DescribeProducersRequest(
-        topics=[DescribeProducersTopic(name=topic, partition_indexes=[0])]
-    )
-    with WireClient(cluster.brokers.port + node_id - 1) as client:
-        described = client.ask(producers, DescribeProducersResponse, 0).topics[0].partitions[0]
-        assert described.error_code == 0
-        active = sorted(
-            (one.producer_id, one.producer_epoch, one.last_sequence)
-            for one in described.active_producers
-        )
-        ends = []
-        for epoch in range(epoch_count):
-            asked = OffsetForLeaderPartition(partition=0, leader_epoch=epoch)
-            request = OffsetForLeaderEpochRequest(
-                topics=[OffsetForLeaderTopic(topic=topic, partitions=[asked])]
-            )
-            answer = client.ask(request, OffsetForLeaderEpochResponse, 3)
-            (found,) = answer.topics[0].partitions
-            ends.append((found.error_code, found.leader_epoch, found.end_offset))
-    return active, ends
-
-
-def send(producer: Producer, topic: str, values: list[bytes]) -> None:
-    for value in values:
-        producer.produce(topic, value, partition=0)
-    assert producer.flush(WAIT_S) == 0
-
-
-def test_replicas_that_join_begin_behind_the_archive_with_its_epochs_and_producers(
-    cluster: Archived,
-) -> None:
-    cluster.create("joined", partitions=1, config=FREED)
-    (home,) = cluster.led_by("joined")
-    sent = [b"%d" % number for number in range(900)]
-    producers = [
-        Producer({"bootstrap.servers": cluster.brokers.bootstrap, "enable.idempotence": True})
-        for _ in range(2)
-    ]
-    for number, producer in enumerate(producers):
-        send(producer, "joined", sent[300 * number : 300 * (number + 1)])
-        # The next leader epoch.
-        os.kill(cluster.pid_of(home), signal.SIGKILL)
-        eventually(lambda: cluster.led_by("joined", asked=home % 3 + 1) == {-1})
-        eventually(lambda: cluster.led_by("joined", asked=home % 3 + 1) == {home})
-    eventually(lambda: cluster.archived("joined") == 600)
-    eventually(lambda: cluster.local_start("joined", home) == 600)
-    before = told_by(cluster, "joined", home, 3)
-    others = [number for number in EVERYBODY if number != home]
-    reassign(cluster, "joined", others)
-    assert [cluster.local_start("joined", one) for one in others] == [600, 600]
-    assert told_by(cluster, "joined", others[0], 3) == before
-    assert len(before[0]) == 2
-    send(producers[1], "joined", sent[600:])
-    assert read(cluster.brokers, "joined", 900) == sent
-    eventually(lambda: cluster.archived("joined") == 900)
-    assert "whole" in cluster.run("archive", "verify", "--topic", "joined")
 
 
 def test_transactions_are_whole_in_both_tiers_while_leaders_die(cluster: Archived) -> None:
@@ -170,7 +76,6 @@ def test_transactions_are_whole_in_both_tiers_while_leaders_die(cluster: Archive
     assert "whole" in cluster.run("archive", "verify", "--topic", "whole")
 
 
-@pytest.mark.heavy
 def test_leaders_that_die_between_copy_and_commit_leave_an_archive_that_goes_on(
     tmp_path: Path, s3_bucket: S3Bucket
 ) -> None:
