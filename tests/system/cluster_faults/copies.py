@@ -13,7 +13,7 @@ from strandline.storage.records.batch.any_batch import iter_records, walk
 from tests.system.cluster_faults.checks import BatchMark, LogRecord, Replica
 from tests.system.cluster_faults.history import text_of
 
-READ_S = 120.0
+READ_S = 300.0
 CALL_S = 20.0
 
 

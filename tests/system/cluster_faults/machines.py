@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,10 +11,12 @@ from random import Random
 from types import TracebackType
 
 from tests.sim.disk import Disk
-from tests.support.broker import REPOSITORY, BrokerProcess
+from tests.support.broker import BrokerProcess
 from tests.support.controller import LISTENERS, ControllerProcess
+from tests.support.fork_server import MAIN
+from tests.system.cluster_faults import node
 from tests.system.cluster_faults.links import Links
-from tests.system.cluster_faults.node import BREAKS, FULL, VARIABLE, NodeWorld, SyncedSizes
+from tests.system.cluster_faults.node import BREAKS, FULL, NodeWorld, SyncedSizes
 
 CONTROLLER = "controller"
 SESSION_MS = 6000
@@ -43,8 +44,6 @@ SETTINGS = {
     "log.retention.check.interval.ms": "500",
     "log.initial.task.delay.ms": "100",
 }
-PYTHON_PATH = f"{REPOSITORY}{os.pathsep}{REPOSITORY / '.namespace'}"
-PROGRAM = (sys.executable, "-m", "tests.system.cluster_faults.node")
 
 
 class Machine:
@@ -72,8 +71,7 @@ class Machine:
             fault=self._fault,
         )
         self.world.set_state()
-        self.process.program = PROGRAM
-        self.process.environment |= {VARIABLE: self.world.text(), "PYTHONPATH": PYTHON_PATH}
+        self.process.environment |= {MAIN: node.__name__, node.VARIABLE: self.world.text()}
 
     def kill(self) -> None:
         self.is_away, self.is_stopped = True, False

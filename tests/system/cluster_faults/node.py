@@ -18,7 +18,6 @@ import mmap
 import os
 import stat
 import struct
-import sys
 import time
 from collections.abc import Iterator, MutableMapping
 from dataclasses import asdict, dataclass, field
@@ -29,9 +28,8 @@ from typing import Any
 from strandline.broker.cli import main as strandline
 from strandline.storage.clock import SystemClock
 from tests.sim.disk import Disk
-from tests.system.cluster_faults import planted
 
-VARIABLE = "NODE_WORLD"
+VARIABLE = "PYTEST_NODE_WORLD"
 # Of the file that the run writes and the process has mapped: milliseconds, and bits.
 _STATE = struct.Struct("<qB")
 FULL, BREAKS = 1, 2
@@ -144,11 +142,10 @@ def main() -> int | str | None:
     world = NodeWorld.of(os.environ[VARIABLE])
     _route(world.routes)
     if world.fault:
+        # It loads the simulation, which no other process needs.
+        from tests.system.cluster_faults import planted
+
         planted.plant(world.fault)
     with Disk(Random(0), SyncedSizes(Path(world.syncs))).watched():
         _live_in(world)
         return strandline()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

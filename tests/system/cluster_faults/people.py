@@ -6,7 +6,8 @@
     copied                                          read committed by aiokafka in a classic group
     transactions    librdkafka, some are aborted    read committed by librdkafka, KIP-848
 
-A process that is killed is started again, under another name of its records.
+The clients of a library are one process, and copiers one each. A process that is killed is started
+again, under another name of its records.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.support.broker import REPOSITORY
-from tests.system.cluster_faults.clients.options import Options
+from tests.system.cluster_faults.clients.options import Options, words_for
 from tests.system.cluster_faults.history import History, events_in
-from tests.system.cluster_faults.machines import PYTHON_PATH
 
 ORDERED, PLAIN, SOURCE, COPIED, TRANSACTIONS = (
     *("ordered", "plain", "source", "copied", "transactions"),
 )
 TOPICS = (ORDERED, PLAIN, SOURCE, COPIED, TRANSACTIONS)
 COPIERS = "copiers"
+LIBRARIES = ("librdkafka", "aiokafka", "kafka_python")
+PYTHON_PATH = f"{REPOSITORY}{os.pathsep}{REPOSITORY / '.namespace'}"
 CLIENTS = "tests.system.cluster_faults.clients"
 END_S = 150.0
 ASK_S = 5.0
@@ -45,9 +47,6 @@ class Person:
     library: str
     role: str
     options: Options
-
-    def command(self) -> list[str]:
-        return [sys.executable, "-m", f"{CLIENTS}.{self.library}", self.role, self.options.words()]
 
     def history(self) -> History:
         told = self.options
@@ -96,7 +95,7 @@ class People:
             return Person(library, role, options)
 
         # Copies and transactions are a request for some records.
-        slow = min(records_per_s, 300)
+        slow = min(records_per_s, 40)
         self.people = [
             person("librdkafka", "produce", ORDERED, records_per_s, is_idempotent=True),
             person("kafka_python", "produce", PLAIN, min(records_per_s, 2000)),
@@ -107,7 +106,13 @@ class People:
             person("aiokafka", "consume", COPIED, is_read_committed=True),
             person("librdkafka", "consume", TRANSACTIONS, is_read_committed=True),
         ]
-        self._commands = {one.options.name: one.command() for one in self.people}
+        self._commands = {
+            library: [
+                *(sys.executable, "-m", f"{CLIENTS}.{library}"),
+                words_for((one.role, one.options) for one in self.people if one.library == library),
+            ]
+            for library in LIBRARIES
+        }
         for name in self._copiers:
             module = "tests.system.transactions.copier"
             words = [self._bootstrap, name, COPIERS, SOURCE, COPIED]
@@ -161,13 +166,12 @@ class People:
             for partition in topic.partitions.values()
         )
 
-    def end_producers(self) -> None:
-        """Each says what became of the last records; copiers go on."""
-        self._end([one.options.name for one in self.people if not one.options.group])
-
     def end(self) -> None:
-        """All others, and what copiers had open is aborted."""
-        self._end([one.options.name for one in self.people if one.options.group])
+        """Each says what became of its last records; copiers go on."""
+        self._end(LIBRARIES)
+
+    def end_copiers(self) -> None:
+        """What they had open is aborted."""
         self._end(self._copiers)
         for name in self._copiers:
             producer = Producer({"bootstrap.servers": self._bootstrap, "transactional.id": name})

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from aiokafka.structs import RecordMetadata
 
-from tests.system.cluster_faults.clients.options import Ending, Options, Pace, begun
+from tests.system.cluster_faults.clients.options import Ending, Options, Pace, Role, run_clients
 from tests.system.cluster_faults.history import Writer, now_ms, padded, text_of
 
 IN_FLIGHT_MAX = 5000
@@ -124,12 +125,12 @@ async def _commit_and_look(consumer: AIOKafkaConsumer, writer: Writer) -> None:
         writer.note("end", place.partition, end, str(began_ms))
 
 
-def main() -> None:
-    role, options = begun()
-    ending = Ending()
-    with Writer(options.history_path) as writer:
-        asyncio.run({"produce": produce, "consume": consume}[role](options, writer, ending))
+def _in_a_loop(client: Callable[[Options, Writer, Ending], Awaitable[None]]) -> Role:
+    async def run(options: Options, writer: Writer, ending: Ending) -> None:
+        await client(options, writer, ending)
+
+    return lambda options, writer, ending: asyncio.run(run(options, writer, ending))
 
 
 if __name__ == "__main__":
-    main()
+    run_clients({"produce": _in_a_loop(produce), "consume": _in_a_loop(consume)})

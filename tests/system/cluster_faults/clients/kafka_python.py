@@ -10,7 +10,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaConfigurationError, KafkaError
 from kafka.structs import OffsetAndMetadata
 
-from tests.system.cluster_faults.clients.options import Ending, Options, Pace, begun
+from tests.system.cluster_faults.clients.options import Ending, Options, Pace, run_clients
 from tests.system.cluster_faults.history import Writer, now_ms, padded, text_of
 
 FLUSH_S = 40
@@ -125,12 +125,5 @@ def _commit_and_look(consumer: KafkaConsumer, writer: Writer) -> None:
         writer.note("end", place.partition, end, str(began_ms))
 
 
-def main() -> None:
-    role, options = begun()
-    ending = Ending()
-    with Writer(options.history_path) as writer:
-        {"produce": produce, "consume": consume}[role](options, writer, ending)
-
-
 if __name__ == "__main__":
-    main()
+    run_clients({"produce": produce, "consume": consume})

@@ -14,7 +14,7 @@ from confluent_kafka import (
     Producer,
 )
 
-from tests.system.cluster_faults.clients.options import Ending, Options, Pace, begun
+from tests.system.cluster_faults.clients.options import Ending, Options, Pace, run_clients
 from tests.system.cluster_faults.history import Writer, now_ms, padded, text_of
 
 FLUSH_S = 60
@@ -179,14 +179,5 @@ def _commit_and_look(consumer: Consumer, writer: Writer) -> None:
         return
 
 
-def main() -> None:
-    role, options = begun()
-    ending = Ending()
-    with Writer(options.history_path) as writer:
-        {"produce": produce, "transact": transact, "consume": consume}[role](
-            options, writer, ending
-        )
-
-
 if __name__ == "__main__":
-    main()
+    run_clients({"produce": produce, "transact": transact, "consume": consume})

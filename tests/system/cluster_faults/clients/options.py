@@ -10,8 +10,13 @@ import os
 import signal
 import sys
 import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from tests.system.cluster_faults.history import Writer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +42,6 @@ class Options:
     def generation(self) -> str:
         """The name of the producers of one process; no other process has it."""
         return f"{self.name}.{os.getpid()}-{time.monotonic_ns() // 1_000_000}"
-
-    def words(self) -> str:
-        return json.dumps(asdict(self))
 
 
 class Ending:
@@ -68,6 +70,29 @@ class Pace:
         return min(due, self._records_per_s)
 
 
-def begun() -> tuple[str, Options]:
-    """The role and the options of this process."""
-    return sys.argv[1], Options(**json.loads(sys.argv[2]))
+Role = Callable[[Options, Writer, Ending], None]
+
+
+def words_for(clients: Iterable[tuple[str, Options]]) -> str:
+    """The last word of the command."""
+    return json.dumps([(role, asdict(options)) for role, options in clients])
+
+
+def run_clients(roles: Mapping[str, Role]) -> None:
+    """Runs those of the command line until SIGTERM; one that fails ends the process."""
+    ending = Ending()
+    with ThreadPoolExecutor() as pool:
+        clients = [
+            pool.submit(_run, roles[role], Options(**told), ending)
+            for role, told in json.loads(sys.argv[1])
+        ]
+        for client in as_completed(clients):
+            if client.exception() is not None:
+                traceback.print_exception(client.exception())
+                sys.stderr.flush()
+                os._exit(1)
+
+
+def _run(role: Role, options: Options, ending: Ending) -> None:
+    with Writer(options.history_path) as writer:
+        role(options, writer, ending)
