@@ -12,8 +12,7 @@ the runner; a few at once, and one that fails beside others once more alone. Tho
 a login get brokers with both: see `librdkafka_ways`. So do kafka-python's, by the plugin
 `kafka_python_brokers`.
 Tests that it marks as local (most use its built-in mock cluster) say nothing about us and are left
-out, and so are those named in known.toml under `left_out`. Those that create topics with three
-replicas are built with one: see scripts/compat-sources.
+out, and so are those named in known.toml under `left_out`.
 """
 
 from __future__ import annotations
