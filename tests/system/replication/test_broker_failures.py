@@ -16,7 +16,7 @@ import pytest
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.heavy import all_but
 from tests.system.cluster.bounced import BouncedCluster, bounced_cluster
-from tests.system.cluster.replicated import (
+from tests.system.replication.replicated import (
     PATIENCE_S,
     EndToEnd,
     ReplicatedPartition,

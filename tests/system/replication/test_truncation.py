@@ -12,7 +12,7 @@ from confluent_kafka.error import KafkaException
 
 from tests.support.broker import eventually
 from tests.system.cluster.bounced import WAIT_S, BouncedCluster, bounced_cluster
-from tests.system.cluster.replicated import ReplicatedPartition, admin_of, read_all
+from tests.system.replication.replicated import ReplicatedPartition, admin_of, read_all
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
