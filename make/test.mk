@@ -48,8 +48,8 @@ table-histories: $(DEV) ## random histories of tables: kills, two writers, lost 
 	@$(PY) -m tests.unit.spark_lake.table.random_history --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 .PHONY: soak
-soak: $(DEV) $(MINISTACK) jar ## kills, faults of S3, lost disks and real clients for minutes (MINUTES=30 SEED=7)
-	@$(PY) -m tests.system.soak.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+soak: $(DEV) $(MINISTACK) jar ## kills, faults of S3, lost disks and real clients for minutes (MINUTES=30 SEED=7 BROKERS=3)
+	@$(PY) -m tests.system.soak.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS))
 
 .PHONY: test-spark
 test-spark: $(DEV) jar ## Spark in one process and on a cluster, with an executor and drivers killed
