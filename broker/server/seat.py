@@ -79,7 +79,10 @@ async def start_seat(
         storage,
         metadata,
         tiers=tiers if archive is None else archive.tiers,
-        followers=() if archive is None else [archive.tier.follow],
+        followers=[
+            *(one.follow for one in replication.throttles),
+            *(() if archive is None else [archive.tier.follow]),
+        ],
         replication=replication.replication,
     )
     folders = await AssignmentParts.make(environment, storage, membership, replicas)

@@ -69,6 +69,8 @@ _TRAFFIC: Mapping[str, Callable[[TopicTraffic], int]] = {
     "remotefetchrequests": lambda t: t.remote_fetches,
     "remotefetchbytes": lambda t: t.remote_bytes_out,
     "remotefetcherrors": lambda t: t.remote_fetch_errors,
+    "replicationbytesin": lambda t: t.replication_bytes_in,
+    "replicationbytesout": lambda t: t.replication_bytes_out,
 }
 
 

@@ -125,6 +125,10 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         Bytes of batches read from the object store.
     kafka_server_brokertopicmetrics_remotefetcherrors_total{topic}
         Reads from the object store that failed.
+    kafka_server_brokertopicmetrics_replicationbytesin_total{topic}
+        Bytes of batches fetched from leaders.
+    kafka_server_brokertopicmetrics_replicationbytesout_total{topic}
+        Bytes of batches sent to followers.
     kafka_server_brokertopicmetrics_remotecopybytes_total{topic}
         Bytes archived and committed.
     kafka_server_brokertopicmetrics_remotecopyrequests_total{topic}

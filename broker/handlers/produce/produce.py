@@ -119,6 +119,8 @@ FIRST_VERSION_WITH_ZSTD = 7
 FIRST_VERSION_WITH_RECORD_ERRORS = 8
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 ACKS_ALL = -1
+# How the frame of a Produce begins.
+_ANOTHER_PRODUCE = ApiKey.PRODUCE.to_bytes(2, "big")
 
 # Why nothing of a request is stored, by its code.
 _REFUSED_WHOLE = {
@@ -605,7 +607,9 @@ class ProduceHandler:
         self, response: ProduceResponse, waits: Sequence[PendingReplication], asked: Asked
     ) -> DeferredAnswer:
         """Returns the answer that comes when followers have what was appended."""
-        deferred = DeferredAnswer()
+        # Not of a client that is to be muted after this answer.
+        goes_on_with = b"" if response.throttle_time_ms else _ANOTHER_PRODUCE
+        deferred = DeferredAnswer(goes_on_with=goes_on_with)
 
         def finish() -> None:
             began_s = self._now_s()

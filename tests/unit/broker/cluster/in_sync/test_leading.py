@@ -10,11 +10,13 @@ import pytest
 
 from strandline.broker.cluster.in_sync.in_sync_set import Proposal, SyncedReplica
 from strandline.broker.cluster.in_sync.leading import LeaderContext, Leading, StaleFollower
+from strandline.broker.cluster.in_sync.throttle import LEADERS
 from strandline.broker.cluster.metadata.image import PartitionImage
 from strandline.broker.protocol.formats.metadata_records import RegisterBrokerRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LogConfig
 from tests.unit.broker.cluster.controlled import registered
+from tests.unit.broker.cluster.throttled import throttle_of
 from tests.unit.storage.local.builders import TOPIC_ID, batch, open_log
 
 LAG_MS = 1000.0
@@ -40,6 +42,7 @@ class Lead:
                 brokers=lambda: self.brokers,
                 broker_epoch=lambda: 101,
                 propose=lambda _id, _index, _lead, proposal: self.proposals.append(proposal),
+                throttle=throttle_of(LEADERS),
             ),
             TOPIC_ID,
             self.log,
