@@ -26,7 +26,7 @@ which order replicas stand, whose first one leads. Without --yes it moves nothin
 
 examples:
   strandline cluster balance
-  strandline cluster balance --json > plan.json    # for kafka-reassign-partitions --execute
+  strandline cluster balance --json     # for kafka-reassign-partitions --execute
   strandline cluster balance --yes
 """
 
