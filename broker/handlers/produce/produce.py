@@ -151,6 +151,8 @@ class Asked(NamedTuple):
     timeout_ms: int = 0
     # What a coordinator on another broker said; None while none was asked.
     confirmed: Mapping[TopicPartition, Confirmed] | None = None
+    # Without an authorizer None.
+    access: Access | None = None
 
 
 class ProduceHandler:
@@ -196,6 +198,7 @@ class ProduceHandler:
             listener=listener,
             acks=request.acks,
             timeout_ms=request.timeout_ms,
+            access=access,
         )
         if access is not None:
             if not may_write_transaction(request, access):
@@ -237,7 +240,11 @@ class ProduceHandler:
         return self._replicas.leader(topic.topic_id if by_id else topic.name, index)
 
     def _refused(
-        self, request: ProduceRequest, partition: Partition, wanted: ProducePartition
+        self,
+        request: ProduceRequest,
+        partition: Partition,
+        wanted: ProducePartition,
+        asked: Asked,  # who keeps a record asks it
     ) -> ProduceResponsePartition | None:
         """Returns the answer to a batch that is refused before its records are read."""
         partition.traffic.produce_requests += 1
@@ -453,7 +460,7 @@ class ProduceHandler:
         asked: Asked,
     ) -> AppendInfo | ProduceResponsePartition:
         """Returns where the batch was appended, or the answer that refuses it."""
-        refused = self._refused(request, partition, wanted)
+        refused = self._refused(request, partition, wanted, asked)
         if refused is not None:
             return refused
         assert wanted.records is not None
@@ -536,7 +543,7 @@ class ProduceHandler:
         asked: Asked,
     ) -> AppendInfo | ProduceResponsePartition:
         version = asked.header.api_version
-        refused = self._refused(request, partition, wanted)
+        refused = self._refused(request, partition, wanted, asked)
         if refused is not None:
             return refused
         assert wanted.records is not None
