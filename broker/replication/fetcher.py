@@ -248,12 +248,7 @@ class Fetcher:
             self._delay([key])
             return False
         except StorageError as error:
-            if isinstance(error, DiskError) and error.is_full:
-                # There may be room again at any time.
-                self._say(followed.partition, "no room for records of the leader", str(error))
-                self._delay([key])
-            else:
-                self._fail(key, followed, str(error))
+            self._note_failure(key, followed, error)
             return False
         return True
 
@@ -264,6 +259,14 @@ class Fetcher:
         if code not in _PASSING:
             self._say(followed.partition, "leader refuses a fetch", code.name)
         self._delay([key])
+
+    def _note_failure(self, key: Key, followed: Followed, error: StorageError) -> None:
+        if isinstance(error, DiskError) and error.is_full:
+            # There may be room again at any time.
+            self._say(followed.partition, "no room for records of the leader", str(error))
+            self._delay([key])
+        else:
+            self._fail(key, followed, str(error))
 
     def _fail(self, key: Key, followed: Followed, reason: str) -> None:
         """Gives up until the metadata change: other partitions go on."""
@@ -309,7 +312,7 @@ class Fetcher:
                 self._end_delay(key, followed)
         except StorageError as error:
             if self._followed.get(key) is followed:
-                self._fail(key, followed, str(error))
+                self._note_failure(key, followed, error)
         except Exception:
             # Other partitions go on, and this one is tried again.
             log.exception("truncation failed")
