@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from strandline.broker.cluster.in_sync.in_sync_set import InSyncSet
 from strandline.broker.cluster.in_sync.leading import Leading
 from strandline.broker.cluster.in_sync.progress import FollowerProgress
 from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.controller import registration
 from strandline.broker.coordination.runtime.journal import Journal
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.replication.followed import Followed
+from strandline.storage.model import Isolation
 from tests.sim.several.faults import Fault, by_name
 from tests.sim.several.scenarios import groups, records
 from tests.support.heavy import all_but
@@ -80,6 +83,38 @@ def coordinators_tell_what_is_not_replicated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Journal, "settled", settled)
 
 
+def a_follower_joins_below_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leading, "_start_of_epoch", lambda _: 0)
+
+
+def the_high_watermark_does_not_wait_for_who_joins(patch: pytest.MonkeyPatch) -> None:
+    propose = InSyncSet.propose
+
+    def proposed(own: InSyncSet, *given: Any, **named: Any) -> Any:
+        proposal = propose(own, *given, **named)
+        own.maximal = own.committed
+        return proposal
+
+    def advance(own: Leading) -> None:
+        if own.is_under_min_in_sync:
+            return
+        followers = [own.follower(one) for one in own.in_sync.committed]
+        ends = [one.end_offset for one in followers if one is not None]
+        own._local.advance_high_watermark(min(ends, default=own._local.end_offset))
+        own._tell()
+
+    patch.setattr(InSyncSet, "propose", proposed)
+    patch.setattr(Leading, "advance", advance)
+
+
+def an_unclean_replica_stays_in_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(registration, "crash", registration.leave)
+
+
+def consumers_read_above_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Isolation, "of_consumer", lambda _level: Isolation.LOG_END)
+
+
 FAULTS = by_name(
     (
         Fault(
@@ -133,6 +168,35 @@ FAULTS = by_name(
             only=("pause", "cut", "kill"),
             replicas=3,
             first_world=1,
+        ),
+        Fault(
+            plant=a_follower_joins_below_the_start_of_the_epoch,
+            clients=records,
+            words=("is in sync at", "in-sync replica"),
+            only=("slow leader",),
+            replicas=3,
+        ),
+        Fault(
+            plant=the_high_watermark_does_not_wait_for_who_joins,
+            clients=records,
+            words=("is in sync at", "in-sync replica"),
+            only=("apart", "slow link"),
+            replicas=3,
+        ),
+        Fault(
+            plant=an_unclean_replica_stays_in_sync,
+            clients=records,
+            words=("lost",),
+            only=("power alone",),
+            replicas=3,
+            is_synced=False,
+        ),
+        Fault(
+            plant=consumers_read_above_the_high_watermark,
+            clients=records,
+            words=("read, and lost", "changed"),
+            only=LATE,
+            replicas=3,
         ),
         Fault(
             plant=coordinators_tell_what_is_not_replicated,

@@ -26,6 +26,9 @@ PAUSE_S = (0.2, 8.0)
 LASTS_S = (0.5, 25.0)
 AWAY_S = (0.0, 15.0)
 SLOW_LINK_S = (0.05, 1.5)
+# Of the answers of a slow leader, to its followers; the second one leaves the in-sync set.
+LATE_S, LATER_S = (0.2, 1.0), (1.0, 3.0)
+LATE_FOR_S = (2.5, 6.0)
 # Records of clients are refused from an hour in the future on.
 JUMP_MS = 600_000
 SLOW_POOLS = ("folder-0", "metadata", "syncs-0", "disk")
@@ -44,10 +47,12 @@ class Troubles:
         only: Sequence[str] | None = None,
         *,
         replicas: int = 1,
+        is_in_sync: Callable[[], bool] = lambda: True,
     ) -> None:
         """`only` are names of kinds; without it there are all but doubles, which lose records.
 
-        Brokers of topics with one replica have nothing to say to each other.
+        Brokers of topics with one replica have nothing to say to each other. `is_in_sync` says
+        whether all replicas are in sync.
         """
         self._world = world
         self._cluster = cluster
@@ -62,16 +67,20 @@ class Troubles:
             "reset": self._reset,
             "cut": self._cut,
             "apart": self._keep_apart,
+            "slow leader": self._slow_leader,
+            "power alone": self._lose_power_alone,
             "lossy": self._lose_packets,
             "slow link": self._slow_link,
             "slow disk": self._slow_disk,
             "jump": self._jump,
             "double": self._double,
         }
-        without = ("double",) if replicas > 1 else ("double", "apart")
-        self._chosen = (
-            [one for one in self._kinds if one not in without] if only is None else [*only]
-        )
+        self._is_in_sync = is_in_sync
+        self._without_power = asyncio.Lock()
+        without = {"double", "power alone"}
+        if replicas == 1:
+            without |= {"apart", "slow leader"}
+        self._chosen = [one for one in self._kinds if one not in without] if only is None else only
         self._doubles = 0
 
     async def run(self, times: int) -> None:
@@ -131,6 +140,36 @@ class Troubles:
             await self._cluster.start_again(node)
 
         await self._of(self._world.random.choice(self._cluster.nodes), lost)
+
+    async def _lose_power_alone(self) -> None:
+        """A broker loses its power while all replicas are in sync, and the next one when they are
+        again: what has two replicas survives, synced or not.
+        """
+        async with self._without_power:
+            await self._all_in_sync()
+
+            async def lost(node: VirtualBroker) -> None:
+                await node.lose_power()
+                await self._lasts(AWAY_S)
+                await self._cluster.start_again(node)
+
+            await self._of_a_broker(lost)
+            await self._all_in_sync()
+
+    async def _all_in_sync(self) -> None:
+        while not self._is_in_sync():
+            await asyncio.sleep(0.5)
+
+    async def _slow_leader(self) -> None:
+        """Answers of a broker are late, to one more than to the other, and then it dies."""
+        one, *others = self._world.random.sample(self._cluster.brokers, 3)
+        links = [self._world.network.link(one.host, other.host) for other in others]
+        for link, delay_s in zip(links, (LATE_S, LATER_S), strict=True):
+            link.delay_s = delay_s
+        await self._lasts(LATE_FOR_S)
+        await self._of(one, self._killed)
+        for link in links:
+            link.heal()
 
     async def _paused(self, node: VirtualBroker) -> None:
         node.pause()
