@@ -39,6 +39,8 @@ HEALED_S = 5.0
 NOT_SYNCED = {"log_flush_interval_messages": "9223372036854775807"}
 # replica.lag.time.max.ms: so short that followers leave the in-sync set, or as long as troubles.
 LAGS_MS = ("2000", "2000", "30000")
+# replica.fetch.max.bytes: with one batch a fetch, a follower stands at each batch once.
+FETCHES_BYTES = ("1", "1048576")
 
 
 @dataclass
@@ -81,7 +83,11 @@ def scenario(
         watch = Watch(world)
         settings = {} if is_synced else NOT_SYNCED
         if replicas > 1:
-            settings = {**settings, "replica_lag_time_max_ms": world.random.choice(LAGS_MS)}
+            settings = {
+                **settings,
+                "replica_lag_time_max_ms": world.random.choice(LAGS_MS),
+                "replica_fetch_max_bytes": world.random.choice(FETCHES_BYTES),
+            }
         cluster = VirtualCluster(world, settings=settings)
         watch.add(cluster)
         with watch.watching():
