@@ -288,13 +288,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     async def create_connection(  # type: ignore[override]  # BaseEventLoop's has no types
         self,
-        protocol_factory: Callable[[], asyncio.Protocol],
+        protocol_factory: Callable[[], asyncio.BufferedProtocol],
         host: str,
         port: int,
         *,
         ssl: None = None,
         server_hostname: None = None,
-    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+    ) -> tuple[asyncio.Transport, asyncio.BufferedProtocol]:
         assert ssl is None is server_hostname, "it is not encrypted"
         return await self.network.open(protocol_factory, host, port)
 
