@@ -37,7 +37,7 @@ def the_high_watermark_is_the_leaders_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_is_truncated(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Followed, "truncate", lambda own, _offset: own.go_on())
+    patch.setattr(Followed, "truncate", lambda own, _offset: own._go_on())
 
 
 def divergence_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
