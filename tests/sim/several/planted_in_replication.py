@@ -10,7 +10,6 @@ from strandline.broker.cluster.in_sync.in_sync_set import InSyncSet
 from strandline.broker.cluster.in_sync.leading import Leading
 from strandline.broker.cluster.in_sync.progress import FollowerProgress
 from strandline.broker.cluster.replicas.partition import Partition
-from strandline.broker.controller import registration
 from strandline.broker.coordination.runtime.journal import Journal
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.replication.followed import Followed
@@ -97,10 +96,6 @@ def the_high_watermark_does_not_wait_for_who_joins(patch: pytest.MonkeyPatch) ->
 
     patch.setattr(InSyncSet, "propose", proposed)
     patch.setattr(Leading, "advance", advance)
-
-
-def an_unclean_replica_stays_in_sync(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(registration, "crash", registration.leave)
 
 
 def consumers_read_above_the_high_watermark(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ from tests.sim.several.planted_in_replication import (
     a_follower_joins_below_the_start_of_the_epoch,
     a_follower_joins_wherever_it_is,
     acknowledged_before_the_high_watermark,
-    an_unclean_replica_stays_in_sync,
     consumers_read_above_the_high_watermark,
     coordinators_tell_what_is_not_replicated,
     divergence_is_not_looked_for,
@@ -106,14 +105,6 @@ FAULTS = by_name(
             only=("apart", "slow link", "slow controller", "slow controller"),
             troubles=8,
             replicas=3,
-        ),
-        Fault(
-            plant=an_unclean_replica_stays_in_sync,
-            clients=records,
-            words=("lost",),
-            only=("power alone", "power alone", "kill", "pause"),
-            replicas=3,
-            is_synced=False,
         ),
         Fault(
             plant=consumers_read_above_the_high_watermark,
