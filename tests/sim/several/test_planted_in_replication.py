@@ -124,7 +124,6 @@ FAULTS = by_name(
 QUICK = (
     "acknowledged_before_the_high_watermark-records",
     "the_high_watermark_is_the_leaders_end-records",
-    "nothing_is_truncated-records",
     "divergence_is_not_looked_for-records",
     "the_high_watermark_moves_below_min_in_sync-records",
     "the_high_watermark_does_not_wait_for_who_joins-records",
