@@ -244,7 +244,12 @@ class Fetcher:
             self._delay([key])
             return False
         except StorageError as error:
-            self._fail(key, followed, str(error))
+            if isinstance(error, DiskError) and error.is_full:
+                # There may be room again at any time.
+                self._say(followed.partition, "no room for records of the leader", str(error))
+                self._delay([key])
+            else:
+                self._fail(key, followed, str(error))
             return False
         return True
 

@@ -114,6 +114,7 @@ async def start_seat(
         spawn=spawn,
         forwarder=membership.forwarder,
         followed=membership.followed,
+        others=elsewhere.brokers,
         archive=None if archive is None or archiving is None else archiving.sources(archive.mirror),
     )
     parts: tuple[Part, ...] = (

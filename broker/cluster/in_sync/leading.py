@@ -199,6 +199,17 @@ class Leading:
     def is_under_min_in_sync(self) -> bool:
         return len(self.in_sync.committed) < self.min_in_sync
 
+    @property
+    def is_at_min_in_sync(self) -> bool:
+        return len(self.in_sync.committed) == self.min_in_sync
+
+    def followers_behind(self) -> Iterator[tuple[int, float]]:
+        """Yields who is not in sync, and for how many ms, as far back as this leader knows."""
+        committed, now_ms = self.in_sync.committed, self._cluster.now_ms()
+        for node_id, one in self._followers.items():
+            if node_id not in committed:
+                yield node_id, max(0.0, now_ms - one.behind_since_ms)
+
     def check_enough_in_sync(self) -> None:
         """Raises NotEnoughReplicas, before an append that is to be replicated."""
         if self.is_under_min_in_sync:

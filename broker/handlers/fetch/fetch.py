@@ -47,6 +47,7 @@ from dataclasses import replace
 from functools import partial
 
 from strandline.broker.authorization.authorizer import Access
+from strandline.broker.cluster.archive.caretaker import archives
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.handlers.fetch.cold_fetches import ColdFetches
 from strandline.broker.handlers.fetch.nearest_replica import preferred_answer
@@ -120,7 +121,12 @@ class FetchHandler:
         self._services = services
         self._planner = FetchPlanner(services, sessions)
         bytes_max = services.config.fetch.bytes_max
-        self._followers = ReplicaFetches(services.replicas, services.clock, bytes_max=bytes_max)
+        self._followers = ReplicaFetches(
+            services.replicas,
+            services.clock,
+            bytes_max=bytes_max,
+            has_archive=self._has_archive,
+        )
         self._loop = asyncio.get_running_loop()
         self._quiet_log = QuietLog(log, services.clock)
         # Number of fetches waiting now.
@@ -198,6 +204,11 @@ class FetchHandler:
         ):
             return self._answer(plan, found)
         return self._park(plan, found)
+
+    def _has_archive(self, broker_id: int) -> bool:
+        """Whether that broker reads the archive of this one."""
+        broker = self._services.metadata.image.brokers.get(broker_id)
+        return broker is not None and archives(broker)
 
     # --- reading -----------------------------------------------------------------------------
 

@@ -80,6 +80,8 @@ class Control:
             [registered(node_id) for node_id in range(1, count + 1)]
         )
         self.nodes: dict[int, Node] = {}
+        # Brokers that read the archive themselves.
+        self.archiving = set(range(1, count + 1))
         self.proposals: list[tuple[Leading, Proposal]] = []
         # The tasks of fetchers.
         self.running: list[asyncio.Future[Any]] = []
@@ -299,6 +301,11 @@ def _node(
         dirs,
         replicas,
         fetchers,
-        ReplicaFetches(replicas, clock, bytes_max=55 << 20),
+        ReplicaFetches(
+            replicas,
+            clock,
+            bytes_max=55 << 20,
+            has_archive=lambda broker_id: broker_id in control.archiving,
+        ),
         OffsetHandlers(services),
     )

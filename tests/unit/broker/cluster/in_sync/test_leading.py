@@ -313,6 +313,27 @@ def test_the_minimum_is_at_most_the_number_of_replicas(tmp_path: Path) -> None:
     led.log.close()
 
 
+def test_a_follower_that_left_is_behind_since_it_was_caught_up_last(led: Lead) -> None:
+    led.lead()
+    led.now_ms += 1000
+    end = led.append()
+    led.fetch(TWO, end)
+    led.fetch(THREE, end)
+    assert list(led.leading.followers_behind()) == []
+    led.append()
+    led.now_ms += 7000
+    led.fetch(TWO, end + 1)
+    led.leading.shrink()
+    led.commit(ME, TWO)
+    assert list(led.leading.followers_behind()) == [(THREE, 7000)]
+    assert not led.leading.is_at_min_in_sync
+    # Another election of the same leader does not begin anew.
+    led.now_ms += 1000
+    led.lead((ME, TWO))
+    led.now_ms += 1000
+    assert list(led.leading.followers_behind()) == [(THREE, 9000)]
+
+
 def test_a_shrunk_set_is_told_to_who_was_appended_before(tmp_path: Path) -> None:
     led = Lead(tmp_path / "t", min_insync_replicas=3)
     led.lead()
