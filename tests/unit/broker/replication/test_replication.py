@@ -339,3 +339,23 @@ def test_a_replica_whose_folder_failed_is_not_fetched_and_keeps_nobody_waiting(
             assert control.image.topics["t"].partitions[0].isr == (2, 3)
 
     asyncio.run(fail())
+
+
+def test_a_record_waits_no_longer_for_a_follower_whose_broker_is_away(tmp_path: Path) -> None:
+    """The controller tells of the fenced broker after its partitions, and nothing else happens."""
+
+    async def fence() -> None:
+        async with cluster(tmp_path, 3) as control:
+            await control.create(1, 2, 3)
+            one, _, three = control.nodes.values()
+            end = one.append(1)
+            await until(lambda: one.partition.high_watermark == end)
+            three.is_cut = True
+            end = one.append(1)
+            await control.change(isr=[1, 2])
+            await asyncio.sleep(0.2)
+            assert one.partition.high_watermark < end
+            await control.fence(3)
+            await until(lambda: one.partition.high_watermark == end)
+
+    asyncio.run(fence())
