@@ -93,7 +93,12 @@ class Brokers:
             ConfigResource(ConfigResource.Type.TOPIC, TOPIC),
             *(ConfigResource(ConfigResource.Type.BROKER, one) for one in "123"),
         ]
-        found = [one.result(WAIT_S) for one in self.admin.describe_configs(asked).values()]
+        found = [
+            one.result(WAIT_S)
+            # librdkafka asks about one broker at a time.
+            for resource in asked
+            for one in self.admin.describe_configs([resource]).values()
+        ]
         return [
             f"{name}={entry.value}"
             for entries in found
