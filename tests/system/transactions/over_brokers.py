@@ -3,9 +3,6 @@
     source --> two workers, each with a transactional id --> target        on all brokers
     victims: a broker, the controller, a worker, and now and then the supervisor with all of them
 
-For half of the time each partition has one replica, which waits for its broker, and for the other
-half three, of which another one leads.
-
 Each input must be in the target exactly once. The same seed makes the same kills in the same order.
 
     python -m tests.system.transactions.exactly_once --brokers 3 --minutes 2 --seed 7
@@ -40,7 +37,6 @@ from tests.system.transactions.exactly_once import (
 
 PARTITIONS = 6
 PAUSE_S_MAX = 4.0
-REPLICAS_MAX = 3
 # One kill of all in so many.
 ALL_IN = 6
 WAIT_S = 60
@@ -52,20 +48,14 @@ SETTINGS = (
 
 
 def run(
-    folder: Path,
-    *,
-    brokers: int,
-    seed: int,
-    rounds: int,
-    until_s: float = 0.0,
-    replicas: int = 1,
+    folder: Path, *, brokers: int, seed: int, rounds: int, until_s: float = 0.0
 ) -> Counter[int]:
     """Kills at least `rounds` times, and goes on until `until_s`; how often each input came."""
     chance, sent = random.Random(seed), 0
     cluster = SeveralBrokers(folder / "brokers", *SETTINGS, brokers=brokers)
     with cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        topics = [NewTopic(name, PARTITIONS, replicas) for name in (SOURCE, TARGET)]
+        topics = [NewTopic(name, PARTITIONS, 1) for name in (SOURCE, TARGET)]
         for made in admin.create_topics(topics).values():
             made.result(WAIT_S)
         module = [sys.executable, "-m", "tests.system.transactions.copier", cluster.bootstrap]
@@ -149,19 +139,10 @@ def _committed(bootstrap: str) -> list[int]:
 
 
 def run_alone(*, brokers: int, seed: int, minutes: float) -> int:
-    """Two runs in folders of their own; the exit code."""
-    code = 0
-    for replicas in (1, min(brokers, REPLICAS_MAX)):
-        until_s = time.monotonic() + minutes * 60 / 2
-        with tempfile.TemporaryDirectory(prefix="strandline-") as name:
-            found = run(
-                Path(name), brokers=brokers, seed=seed, rounds=1, until_s=until_s, replicas=replicas
-            )
-        twice = sum(count != 1 for count in found.values())
-        print(
-            f"{brokers} brokers, {replicas} replicas: {len(found)} inputs,"
-            f" {twice} of them more than once",
-            flush=True,
-        )
-        code |= twice > 0
-    return code
+    """A run in a folder of its own; the exit code."""
+    until_s = time.monotonic() + minutes * 60
+    with tempfile.TemporaryDirectory(prefix="strandline-") as name:
+        found = run(Path(name), brokers=brokers, seed=seed, rounds=1, until_s=until_s)
+    twice = sum(count != 1 for count in found.values())
+    print(f"{brokers} brokers: {len(found)} inputs, {twice} of them more than once", flush=True)
+    return int(twice > 0)
