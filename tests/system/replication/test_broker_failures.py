@@ -1,7 +1,7 @@
 """What was acknowledged with three replicas is there, however a broker or the controller fails.
 
-kafkatest's replication_test, replication_replica_failure_test, and the pause of
-round_trip_fault_test.
+kafkatest's replication_test, replication_replica_failure_test, eligible_leader_replicas_test, and
+the pause of round_trip_fault_test.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ import pytest
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.heavy import all_but
 from tests.system.cluster.bounced import BouncedCluster, bounced_cluster
-from tests.system.replication.replicated import PATIENCE_S, EndToEnd, ReplicatedPartition
+from tests.system.replication.replicated import (
+    PATIENCE_S,
+    EndToEnd,
+    ReplicatedPartition,
+    read_all,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
@@ -98,3 +103,35 @@ def test_a_leader_that_stands_still_is_followed_by_one_in_sync(cluster: BouncedC
             traffic.await_more(100)
         partition.await_in_sync(cluster.brokers, asked=other)
         traffic.await_more(100)
+
+
+def test_one_that_was_in_sync_at_the_minimum_leads_without_the_others(
+    cluster: BouncedCluster,
+) -> None:
+    """Below min.insync.replicas nothing is acknowledged, so it has all that was (KIP-966)."""
+    partition = ReplicatedPartition(cluster, min_insync_replicas="2")
+    with EndToEnd(partition) as traffic:
+        pass
+    last = partition.leader()
+    first, eligible = partition.followers()
+    assert first.stop() == 0
+    partition.await_in_sync([last, eligible], asked=last)
+    assert eligible.stop() == 0
+    partition.await_in_sync([last], asked=last)
+    assert partition.state(last).eligible_leader_replicas == partition.numbers([eligible])
+    last.kill()
+    try:
+        # It was not in sync when the others still took records.
+        first.start()
+        eventually(lambda: partition.state(first).leader_id == -1)
+        assert list(partition.state(first).isr_nodes) == []
+        eligible.start()
+        assert partition.leader(eligible) is eligible
+        client = {"bootstrap.servers": eligible.bootstrap}
+        sent = len(traffic.acknowledged)
+        assert read_all(client, partition.topic, sent) == list(range(sent))
+    finally:
+        for one in cluster.brokers:
+            if not one.running:
+                one.start()
+    partition.await_in_sync(cluster.brokers)
