@@ -43,9 +43,9 @@ bench-data/jvm/%/.installed: tests/compat/jvm/%.xml
 	@touch $@
 
 .PHONY: exactly-once-jvm
-exactly-once-jvm: $(DEV) $(MINISTACK) jar $(FRAMEWORKS:%=bench-data/jvm/%/.installed) ## Kafka Streams and others, killed like the broker, MINUTES=1 each (FRAMEWORKS="streams" SEED=7)
+exactly-once-jvm: $(DEV) $(MINISTACK) jar $(FRAMEWORKS:%=bench-data/jvm/%/.installed) ## Kafka Streams and others, killed like the broker, MINUTES=1 each (FRAMEWORKS="streams" SEED=7 BROKERS=3)
 	@$(PY) -m tests.compat.jvm.exactly_once bench-data/jvm $(FRAMEWORKS) \
-		--minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+		--minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS))
 
 .PHONY: test-localstack
 test-localstack: $(DEV) ## the object store's contract over LocalStack (no docker)

@@ -176,6 +176,7 @@ LAZY = {
     "strandline.broker.tools.client.acls",
     "strandline.broker.tools.client.cluster",
     "strandline.broker.commands.lake_plan",
+    "strandline.broker.commands.left_open",
     "strandline.broker.commands.lost_broker",
     "strandline.broker.tools.nodes.quorum",
     "strandline.broker.tools.nodes.view",

@@ -260,7 +260,7 @@ def test_nothing_private_of_the_interpreter_is_used() -> None:
 # Private names of others' objects that are used, and why.
 PRIVATE_NAMES = {
     r"_PARTITION_EOF|_AUTHENTICATION|_AUTO_OFFSET_RESET": "librdkafka's codes, documented",
-    r"_ALL_BROKERS_DOWN": "another of them",
+    r"_ALL_BROKERS_DOWN|_FATAL": "others of them",
     r"_replace|_make|_asdict": "NamedTuple, documented",
     r"_exit": "of os, documented",
     r"_enter_task|_leave_task": "of asyncio, documented",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,8 @@ from strandline.broker.tools.commands.options import Commands, add_bucket
 from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
-    from strandline.broker.commands.lost_broker import LostBroker, Remains
+    from strandline.broker.commands.lost_broker import LostBroker, LostPartition, Remains
+    from strandline.broker.tools.client.connection import ClusterConnection
 
 INCOMPLETE = 3
 
@@ -69,9 +71,28 @@ def _remove(options: argparse.Namespace) -> int:
         say(f"{name} is not taken over: {reason}")
     for name in outcome.leaderless:
         say(f"{name} has no leader yet")
-    done = len(lost.partitions) - len(outcome.refused) - len(outcome.leaderless)
-    say(f"broker {lost.node_id} is removed; {counted(done, 'partition')} taken over")
-    return INCOMPLETE if outcome.refused or outcome.leaderless else 0
+    taken = [
+        one
+        for one in lost.partitions
+        if one.name not in outcome.refused and one.name not in outcome.leaderless
+    ]
+    is_ended = _end_transactions(connection, taken)
+    say(f"broker {lost.node_id} is removed; {counted(len(taken), 'partition')} taken over")
+    return 0 if is_ended and len(taken) == len(lost.partitions) else INCOMPLETE
+
+
+def _end_transactions(connection: ClusterConnection, taken: Sequence[LostPartition]) -> bool:
+    """Aborts what the takeover left open, and says so; returns whether nothing is left."""
+    from strandline.broker.commands.left_open import end_left_open
+
+    try:
+        ended = end_left_open(connection, taken)
+    except ToolFailure as failure:
+        say(str(failure))
+        return False
+    for left, code in ended.items():
+        say(f"{left} is {'aborted' if not code else f'still open: {code.name}'}")
+    return not any(ended.values())
 
 
 def _print_plan(lost: LostBroker, remains: list[Remains]) -> None:

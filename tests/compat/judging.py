@@ -10,6 +10,7 @@ A run need not be of every suite. The page keeps what it says of the others.
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,12 @@ KNOWN = Path(__file__).with_name("known.toml")
 PAGE = REPOSITORY / "docs" / "reference" / "compatibility.md"
 # As the page tells of them.
 SUITES = ("kafka-python", "librdkafka", "kgo", "kafkajs")
+# Where the sources of a suite say which release they are.
+VERSIONS: Mapping[str, tuple[str, str]] = {
+    "librdkafka": ("CHANGELOG.md", r"^# librdkafka v(\S+)"),
+    "kgo": ("CHANGELOG.md", r"^v(\S+)"),
+    "kafkajs": ("package.json", r'"version": "([^"]+)"'),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +42,16 @@ class Outcome:
     # The last words of a failed one.
     detail: str = ""
     seconds: float = 0.0
+
+
+def version_of(suite: str, folder: Path) -> str:
+    """The release whose tests are in a folder of sources."""
+    if suite == "kafka-python":
+        return importlib.metadata.version(suite)
+    file, pattern = VERSIONS[suite]
+    found = re.search(pattern, (folder / file).read_text(), re.MULTILINE)
+    assert found is not None, folder / file
+    return found[1]
 
 
 def reasons(suite: str) -> dict[str, str]:
@@ -91,7 +108,8 @@ def page(
         "For everyone who asks whether a client works. These are the results of the test suites",
         "of Kafka clients against the broker: kafka-python's",
         "integration tests and librdkafka's C tests. `make compat` runs them against a fresh",
-        "cluster of three brokers (`strandline serve --brokers 3`) with two log folders each and "
+        "cluster of three brokers (`strandline serve --brokers 3`), in three racks, with two log"
+        " folders each and "
         + ", ".join(f"`{key}={value}`" for key, value in settings.items())
         + ".",
         "With `SUITES=folder` it also runs franz-go's tests of kgo and KafkaJS's suites, from",

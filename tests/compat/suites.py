@@ -18,7 +18,6 @@ out, and so are those named in known.toml under `left_out`.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import re
 import subprocess
@@ -34,7 +33,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.compat import librdkafka_ways
-from tests.compat.judging import PAGE, Outcome, left_out, page, surprises
+from tests.compat.judging import PAGE, Outcome, left_out, page, surprises, version_of
 from tests.compat.librdkafka_ways import PLAINTEXT, Way
 from tests.compat.source_suites import SOURCE_SUITES
 from tests.support.broker import REPOSITORY, BrokerProcess
@@ -45,12 +44,6 @@ SUITES = ("kafka-python", "librdkafka")
 # The release whose API versions we advertise; kafka-python's tests ask for it.
 KAFKA_VERSION = "4.4.0"
 PYTEST_SECONDS_MAX = 600
-# Where the sources of a suite say which release they are.
-VERSIONS: Mapping[str, tuple[str, str]] = {
-    "librdkafka": ("CHANGELOG.md", r"^# librdkafka v(\S+)"),
-    "kgo": ("CHANGELOG.md", r"^v(\S+)"),
-    "kafkajs": ("package.json", r'"version": "([^"]+)"'),
-}
 # 0113 takes the longest, nine minutes beside others.
 TEST_SECONDS_MAX = 1000
 # librdkafka's wait most of the time, for time-outs and for groups.
@@ -82,6 +75,8 @@ QUICK_LIBRDKAFKA: Mapping[str, Sequence[str]] = {
     "0099-commit_metadata": ("0099_commit_metadata",),
 }
 QUICK_AT_ONCE = 8
+# 0101 reads from the replica in its rack, which has the broker's id in its name (KIP-392).
+RACKS = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
 # librdkafka's scenarios are brokers that are set up in different ways.
 DEFAULT_SCENARIO = "default"
 SCENARIOS: Mapping[str, Mapping[str, str]] = {
@@ -118,19 +113,6 @@ def sources(suite: str, *files: str) -> Path:
         check=True,
     )
     return Path(result.stdout.split()[-1])
-
-
-def version_of(suite: str, folder: Path | None) -> str:
-    """The release whose tests ran; `folder` is that of a suite from the user's sources."""
-    if suite == "kafka-python":
-        return importlib.metadata.version(suite)
-    if suite == "librdkafka":
-        folder = sources(suite)
-    assert folder is not None, suite
-    file, pattern = VERSIONS[suite]
-    found = re.search(pattern, (folder / file).read_text(), re.MULTILINE)
-    assert found is not None, folder / file
-    return found[1]
 
 
 def run_kafka_python(broker: BrokerProcess, *, without: Sequence[str] = ()) -> Iterator[Outcome]:
@@ -370,6 +352,9 @@ def start_broker(
         **SCENARIOS[scenario],
         "log.dirs": f"{folder / 'data1'},{folder / 'data2'}",
     }
+    if brokers > 1:
+        racks = ",".join(f"RACK{number}" for number in range(brokers))
+        settings |= {**RACKS, "strandline.brokers.racks": racks}
     broker = (
         BrokerProcess(folder, settings=settings)
         if brokers == 1
@@ -395,15 +380,13 @@ def _runs(broker: BrokerProcess, suite: str, scenario: str, options: Options) ->
     if suite == "librdkafka":
         unwanted += {test for _, tests in librdkafka_ways.TESTS.values() for test in tests}
         return run_librdkafka(broker, scenario=scenario, left_out=unwanted, only=options.only)
-    folder = _folder(suite, options)
-    assert folder is not None, suite
-    return SOURCE_SUITES[suite].run(broker, folder, unwanted)
+    return SOURCE_SUITES[suite].run(broker, _folder(suite, options), unwanted)
 
 
-def _folder(suite: str, options: Options) -> Path | None:
-    """Where the user has its sources; None of a suite that we fetch."""
+def _folder(suite: str, options: Options) -> Path:
+    """Where its sources are: ours, or the user's."""
     if suite in SUITES:
-        return None
+        return sources(suite)
     assert options.sources is not None, suite
     return (options.sources / SOURCE_SUITES[suite].folder).absolute()
 

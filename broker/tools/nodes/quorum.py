@@ -101,17 +101,10 @@ async def ask_first(
     connection: ClusterConnection, ask: Callable[[PeerConnection], Awaitable[T]]
 ) -> T:
     """Connects to the first broker that answers, and asks it. Raises Unasked."""
-    security = _security(connection)
     reason = ""
     for one in connection.bootstrap.split(","):
         try:
-            connected = await PeerConnection.open(
-                Address(*split_address(one.strip())),
-                security,
-                client_id="strandline-cli",
-                clock=SystemClock(),
-                timeout_s=CONNECT_S_MAX,
-            )
+            connected = await connect(connection, one.strip())
         except PeerError as error:
             reason = str(error)
             continue
@@ -120,6 +113,17 @@ async def ask_first(
         finally:
             connected.close()
     raise Unasked(reason)
+
+
+async def connect(connection: ClusterConnection, address: str) -> PeerConnection:
+    """Connects to a broker with the login of a command. Raises PeerError, Unasked."""
+    return await PeerConnection.open(
+        Address(*split_address(address)),
+        _security(connection),
+        client_id="strandline-cli",
+        clock=SystemClock(),
+        timeout_s=CONNECT_S_MAX,
+    )
 
 
 async def _ask(connected: PeerConnection) -> Nodes:

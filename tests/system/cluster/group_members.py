@@ -127,12 +127,15 @@ class GroupMembers:
         return sum(member.assigned_count for member in self.all)
 
     def await_shared(self, partitions: int) -> None:
-        """Returns when the running members share all partitions."""
+        """Returns when the running members share all partitions, as evenly as possible."""
         eventually(lambda: self._is_shared(partitions))
 
     def _is_shared(self, partitions: int) -> bool:
-        held = [number for one in self.all if one.is_running for number in one.assignment]
-        return sorted(held) == list(range(partitions))
+        shares = [set(one.assignment) for one in self.all if one.is_running]
+        held = [number for share in shares for number in share]
+        # The first member has all of them for a moment.
+        is_fair = sum(map(bool, shares)) == min(partitions, len(shares))
+        return is_fair and sorted(held) == list(range(partitions))
 
     def await_consumed(self, count: int) -> None:
         """Returns when so many records were read since this call."""

@@ -125,10 +125,12 @@ class Archived:
 
     def uploaded(self, topic: str, number: int) -> int:
         """The end of what the bucket has of a partition, with pieces of open segments."""
-        (info,) = (one for one in list_topics(self.store) if one.topic == topic)
-        key = TopicIdPartition(topic, info.topic_id, number)
-        stored = manifest_store.load(self.store, key)
-        return 0 if stored is None else stored.manifest.tail_end_offset
+        for info in list_topics(self.store):
+            if info.topic == topic:
+                key = TopicIdPartition(topic, info.topic_id, number)
+                stored = manifest_store.load(self.store, key)
+                return 0 if stored is None else stored.manifest.tail_end_offset
+        return 0
 
     def run(self, *words: str) -> str:
         access = (f"--{name.replace('_', '-')}={text}" for name, text in self._access.items())

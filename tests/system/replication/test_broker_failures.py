@@ -123,8 +123,8 @@ def test_one_that_was_in_sync_at_the_minimum_leads_without_the_others(
     try:
         # It was not in sync when the others still took records.
         first.start()
-        state = partition.state(first)
-        assert (state.leader_id, list(state.isr_nodes)) == (-1, [])
+        eventually(lambda: partition.state(first).leader_id == -1)
+        assert list(partition.state(first).isr_nodes) == []
         eligible.start()
         assert partition.leader(eligible) is eligible
         client = {"bootstrap.servers": eligible.bootstrap}

@@ -61,13 +61,13 @@ def test_a_consumer_is_told_that_what_it_has_read_is_gone(cluster: BouncedCluste
     last.kill()
     for one in behind:
         one.start()
-    assert partition.state(behind[0]).leader_id == -1
-    elected = admin_of(behind).elect_leaders(ElectionType.UNCLEAN, [TopicPartition(topic, 0)])
-    refused = elected.result(WAIT_S)
-    assert list(refused.values()) == [None]
+    eventually(lambda: partition.state(behind[0]).leader_id == -1)
+    admin = admin_of(behind)
+    elected = admin.elect_leaders(ElectionType.UNCLEAN, [TopicPartition(topic, 0)]).result(WAIT_S)
+    assert list(elected.values()) == [None]
     assert partition.leader(behind[0]) in behind
     told = eventually(lambda: error_of(consumer))
-    assert told == KafkaError._LOG_TRUNCATION
+    assert "log truncation detected" in str(told)
     cluster.fill(topic, 0, LATER)
     last.start()
     partition.await_in_sync(cluster.brokers)
@@ -82,11 +82,11 @@ def test_a_consumer_is_told_that_what_it_has_read_is_gone(cluster: BouncedCluste
         one.start()
 
 
-def error_of(consumer: Consumer) -> int | None:
+def error_of(consumer: Consumer) -> KafkaError | None:
     """What a poll says that has no record."""
     try:
         message = consumer.poll(0.2)
     except KafkaException as raised:
-        return int(raised.args[0].code())
-    error = None if message is None else message.error()
-    return None if error is None else error.code()
+        error: KafkaError = raised.args[0]
+        return error
+    return None if message is None else message.error()
