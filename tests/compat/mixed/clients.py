@@ -143,6 +143,8 @@ class Committing(Client):
         for partition in range(self.partitions):
             self._producer.produce(self.topic, value, partition=partition)
         if self.steps % 3 == 2:
+            # What has not left would not be sent at all.
+            self._producer.flush(WAIT_S)
             self._producer.abort_transaction(WAIT_S)
             return
         if self._is_committed():
