@@ -188,6 +188,9 @@ class ReplicaFetches:
                 is_in_sync = fetch.session.broker_id in leading.in_sync.committed
                 answer = records_answer(index, partition, (), 0, Isolation.READ_UNCOMMITTED)
                 return answer, is_in_sync
+            if leading.holds_back(follower):
+                answer = records_answer(index, partition, (), 0, Isolation.READ_UNCOMMITTED)
+                return answer, False
             budget = min(one.partition_bytes_max, fetch.bytes_max - fetch.total_bytes)
             read = unified_log.read(
                 offset,
@@ -301,8 +304,11 @@ class ReplicaFetches:
                 continue
             one.told(answer)
             topics.setdefault(one.key[0], []).append(answer)
-            if one.partition is not None:
-                one.partition.traffic.replication_bytes_out += answer.records_bytes
+            partition = one.partition
+            if partition is not None and answer.records_bytes:
+                partition.traffic.replication_bytes_out += answer.records_bytes
+                if partition.leading is not None:
+                    partition.leading.sent(answer.records_bytes)
         response = FetchResponse(
             session_id=session.session_id,
             topics=[_topic(name, partitions) for name, partitions in topics.items()],

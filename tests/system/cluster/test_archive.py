@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from strandline.broker.cluster.metadata.log_reader import read_history
 from strandline.broker.protocol.messages.alter_partition_reassignments import (
@@ -41,6 +49,7 @@ from tests.support.broker import BrokerProcess, children_of, eventually
 from tests.support.own_process import Printed, run_here
 from tests.support.several_brokers import SeveralBrokers
 from tests.support.wire import WireClient
+from tests.system.calls import fetch, records_in
 from tests.system.cluster.test_several_brokers import WAIT_S, fill, leaders, read
 from tests.system.tiers.tiered_broker import REGION, REPLICA
 
@@ -112,6 +121,13 @@ class Archived:
             for number in range(info.partition_count)
         )
         return sum(one.manifest.end_offset for one in manifests if one is not None)
+
+    def uploaded(self, topic: str, number: int) -> int:
+        """The end of what the bucket has of a partition, with pieces of open segments."""
+        (info,) = (one for one in list_topics(self.store) if one.topic == topic)
+        key = TopicIdPartition(topic, info.topic_id, number)
+        stored = manifest_store.load(self.store, key)
+        return 0 if stored is None else stored.manifest.tail_end_offset
 
     def run(self, *words: str) -> str:
         access = (f"--{name.replace('_', '-')}={text}" for name, text in self._access.items())
@@ -264,6 +280,18 @@ def test_the_next_leader_goes_on_with_the_archive_of_one_that_stood_still(
     assert "whole" in cluster.run("archive", "verify", "--topic", "moved")
 
 
+def read_at(port: int, topic: str, count: int) -> list[bytes | None]:
+    """Reads so many records from the broker at that port, whoever leads."""
+    values: list[bytes | None] = []
+    until_s = time.monotonic() + WAIT_S
+    with WireClient(port) as client:
+        while len(values) < count and time.monotonic() < until_s:
+            answer = fetch(client, topic, len(values))
+            assert answer.error_code == 0, answer
+            values += [one.value for one in records_in(answer) if one.offset >= len(values)]
+    return values
+
+
 def test_a_follower_that_was_away_while_its_leader_freed_goes_on_behind_the_archive_and_leads(
     cluster: Archived,
 ) -> None:
@@ -292,6 +320,9 @@ def test_a_follower_that_was_away_while_its_leader_freed_goes_on_behind_the_arch
     fill(brokers, "away", sent[1200:])
     eventually(lambda: cluster.archived("away") == 1500)
     assert read(brokers, "away", 1500) == sent
+    # Each replica serves consumers, from the archive too (KIP-392).
+    for number in range(3):
+        assert read_at(brokers.port + number, "away", len(sent)) == sent
     assert "whole" in cluster.run("archive", "verify", "--topic", "away")
 
 
@@ -409,6 +440,56 @@ def test_what_a_lost_broker_archived_is_taken_over_by_others(tmp_path: Path) -> 
         assert committed.offset == 17
         assert len(read(brokers, "kept", 1500)) == 1500
         assert "whole" in lost.run("archive", "verify")
+
+
+def test_a_transaction_whose_end_is_lost_with_a_broker_is_aborted(tmp_path: Path) -> None:
+    lost = Archived(tmp_path)
+    with lost.brokers as brokers:
+        admin = lost.create("ended", config={"strandline.remote.active.segment.upload.ms": "300"})
+        number = leaders(admin, "ended").index(3)
+        writes = Producer({"bootstrap.servers": brokers.bootstrap, "transactional.id": "ends"})
+        writes.init_transactions(WAIT_S)
+        writes.begin_transaction()
+        writes.produce("ended", b"begun", partition=number)
+        assert writes.flush(WAIT_S) == 0
+        eventually(lambda: lost.uploaded("ended", number) == 1)
+        # Its marker stays on the disk.
+        paused = ConfigEntry(
+            "remote.log.copy.disable", "true", incremental_operation=AlterConfigOpType.SET
+        )
+        topic = ConfigResource(ResourceType.TOPIC, "ended", incremental_configs=[paused])
+        admin.incremental_alter_configs([topic])[topic].result(WAIT_S)
+        writes.commit_transaction(WAIT_S)
+        pid = lost.pid_of(3)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert lost.uploaded("ended", number) == 1
+            eventually(lambda: -1 in lost.led_by("ended"))
+            done = lost.cluster_remove("3", "--yes")
+            assert done.code == 0, done.text
+            assert f"ended-{number}: the transaction of producer" in done.text
+            assert "from offset 0 on is aborted" in done.text
+        finally:
+            os.kill(pid, signal.SIGKILL)
+        later = Producer({"bootstrap.servers": brokers.bootstrap})
+        later.produce("ended", b"later", partition=number)
+        assert later.flush(WAIT_S) == 0
+        assert first_committed(brokers, "ended", number) == b"later"
+
+
+def first_committed(brokers: SeveralBrokers, topic: str, number: int) -> bytes | None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": brokers.bootstrap,
+            "group.id": "committed",
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0)])
+    message = consumer.poll(WAIT_S)
+    consumer.close()
+    assert message is not None
+    return message.value()
 
 
 @pytest.mark.s3

@@ -151,5 +151,6 @@ def run_alone(trial: Trial, *, brokers: int, seed: int, minutes: float, replicas
             replicas=replicas,
         )
     twice = sum(count != 1 for count in found.values())
-    print(f"{brokers} brokers: {len(found)} inputs, {twice} of them more than once", flush=True)
+    told = f"{len(found)} inputs, {twice} of them more than once"
+    print(f"{brokers} brokers, {replicas} replicas: {told}", flush=True)
     return int(twice > 0)
