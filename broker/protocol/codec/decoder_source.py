@@ -112,13 +112,15 @@ class DecoderSource(Source):
             return self.array(kind, where, nullable)
         return self.sized(kind, where, nullable)
 
-    def nullable_struct(self, cls: type[Struct]) -> str:
-        """Emits the decoding of a leading byte that tells whether the struct exists (KIP-893)."""
+    def nullable_struct(self, cls: type[Struct], *, is_tagged: bool = False) -> str:
+        """Emits the decoding of a leading byte that tells whether the struct exists (KIP-893): one
+        with the sign bit is null; in a tagged field 0 is.
+        """
         target = self.fresh("s")
         self.line(f"{target} = None")
         mark = self.fresh("m")
         self.line(f"{mark} = data[p]; p += 1")
-        self.line(f"if {mark} < 128:")
+        self.line(f"if {mark}:" if is_tagged else f"if {mark} < 128:")
         self.depth += 1
         self.line(f"{target} = {self.struct(cls)}")
         self.depth -= 1
@@ -237,7 +239,11 @@ class DecoderSource(Source):
             self.line(f"if {tag} == {row.tag}:")
             self.depth += 1
             where = f"{cls.__name__}.{row.name}"
-            value = self.value(row.kind, where, row.is_nullable(self.version))
+            nullable = row.is_nullable(self.version)
+            if nullable and isinstance(row.kind, StructOf):
+                value = self.nullable_struct(row.kind.struct, is_tagged=True)
+            else:
+                value = self.value(row.kind, where, nullable)
             self.line(f"{values[row.name]} = {value}")
             self.line(f"if p != {end}: {self.use('raise_tag')}({tag})")
             self.depth -= 1

@@ -76,14 +76,16 @@ class EncoderSource(Source):
         else:
             self.one(row.kind, value, row.is_nullable(self.version) or row.kind is records)
 
-    def one(self, kind: WireType[object], value: str, nullable: bool) -> None:
+    def one(
+        self, kind: WireType[object], value: str, nullable: bool, *, is_tagged: bool = False
+    ) -> None:
         """Emits the encoding of the variable `value`."""
         if isinstance(kind, Fixed):
             self.line(f"out += {self.packer(kind.code)}({self.raw(kind, value)})")
             return
         if nullable:
             self.line(f"if {value} is None:")
-            self.line(f"    {self.null(kind)}")
+            self.line("    out.append(0)" if is_tagged else f"    {self.null(kind)}")
             self.line("else:")
             self.depth += 1
         if isinstance(kind, StructOf):
@@ -172,6 +174,9 @@ class EncoderSource(Source):
         self.depth -= 1
 
     def is_default(self, cls: type[Struct], row: Field, value: str) -> str:
+        if isinstance(row.kind, StructOf) and row.is_nullable(self.version):
+            # Kafka reads a tagged struct that is absent as one with all its defaults, not as null.
+            return "False"
         if row.default is None:
             return f"{value} is None"
         if row.default == ():
@@ -185,7 +190,12 @@ class EncoderSource(Source):
         self.line(f"if {mark}:")
         self.depth += 1
         self.line(f"{outer} = out; out = bytearray(); {value} = {source}.{row.name}")
-        self.one(row.kind, value, row.is_nullable(self.version))
+        self.one(
+            row.kind,
+            value,
+            row.is_nullable(self.version),
+            is_tagged=isinstance(row.kind, StructOf),
+        )
         self.line(
             f"{outer} += {primitives.uvarint(row.tag or 0)!r} + {self.use('uvarint')}(len(out))"
         )

@@ -18,6 +18,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from strandline.broker.cluster.archive.caretaker import caretaker_of
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.log_reader import read_history
+from strandline.broker.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
@@ -36,6 +42,7 @@ from tests.compat.mixed.nodes import (
 )
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.own_process import run_here
+from tests.support.wire import WireClient
 
 REMOTE = {"remote.log.storage.system.enable": "true"}
 TIERED = {"remote.storage.enable": "true", "segment.ms": "500", "segment.bytes": "1048576"}
@@ -209,6 +216,46 @@ def test_apaches_broker_starts_again_beside_tiered_topics_of_ours(cluster: Archi
     faults = [line for line in said if "metadata publishing fault" in line]
     assert any(f"Error updating topic {name}" in one for one in faults)
     assert all("remote.storage.enable -> true" in one for one in faults), faults
+
+
+def test_an_archived_partition_goes_to_apaches_broker_with_all_its_records(
+    cluster: Archived,
+) -> None:
+    """It has no archive: the leader reads for it what its disk has freed."""
+    name = name_of("leaving")
+    cluster.create(name, [[STRANDLINE_ID]], {**TIERED, "local.retention.ms": "100"})
+    for first in (0, RECORDS):
+        produce(cluster.ours.bootstrap, name, 0, numbered(first), **{"enable.idempotence": True})
+        eventually(lambda first=first: cluster.archived(name) == first + RECORDS)
+    folder = cluster.ours.data / f"{name}-0"
+    eventually(lambda: min(int(path.stem) for path in folder.glob("*.log")) == 2 * RECORDS)
+    move(cluster, name, [KAFKA_ID])
+    assert cluster.leaders(name) == [KAFKA_ID]
+    assert read(cluster.apache.address, name, 0, 2 * RECORDS) == numbered(0, 2 * RECORDS)
+    # And back: the archive goes on where it ended.
+    produce(cluster.apache.address, name, 0, numbered(2 * RECORDS))
+    move(cluster, name, [STRANDLINE_ID])
+    eventually(lambda: cluster.archived(name) == 3 * RECORDS)
+    assert read(cluster.ours.bootstrap, name, 0, 3 * RECORDS) == numbered(0, 3 * RECORDS)
+
+
+def move(cluster: Archived, topic: str, replicas: list[int]) -> None:
+    """Returns when the only partition has these replicas alone."""
+    partition = ReassignablePartition(partition_index=0, replicas=replicas)
+    wanted = ReassignableTopic(name=topic, partitions=[partition])
+    with WireClient(cluster.second.port) as client:
+        answer = client.ask(
+            AlterPartitionReassignmentsRequest(topics=[wanted]),
+            AlterPartitionReassignmentsResponse,
+            0,
+        )
+    assert answer.responses[0].partitions[0].error_code == 0
+
+    def is_there() -> bool:
+        found = cluster.admin().list_topics(topic, timeout=WAIT_S).topics[topic].partitions[0]
+        return found.replicas == found.isrs == replicas
+
+    eventually(is_there)
 
 
 def test_a_restore_makes_one_broker_of_the_archive(cluster: Archived, tmp_path: Path) -> None:

@@ -67,7 +67,8 @@ VALUES: list[tuple[int, str, ConsumerGroupValue]] = [
     ),
     (
         5,
-        "00000269000263032f68030274027504612e2a000493e008756e69666f726d00",
+        # Of Apache Kafka 4.4's coordinator: a member that is none of the classic protocol says so.
+        "00000269000263032f68030274027504612e2a000493e008756e69666f726d01000100",
         member(None),
     ),
     (
@@ -137,6 +138,12 @@ def test_values_are_those_of_kafka(
 ) -> None:
     assert encode_consumer_value(value).hex() == golden
     assert decode_consumer_value(record_type, bytes.fromhex(golden)) == value
+
+
+def test_a_member_of_which_nothing_is_said_is_none_of_the_classic_protocol() -> None:
+    """As this broker wrote it before it wrote null, where Apache Kafka reads an empty struct."""
+    raw = "00000269000263032f68030274027504612e2a000493e008756e69666f726d00"
+    assert decode_consumer_value(5, bytes.fromhex(raw)) == member(None)
 
 
 def test_partitions_may_say_that_their_epochs_are_null() -> None:
