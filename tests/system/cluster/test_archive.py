@@ -20,7 +20,7 @@ from strandline.storage.remote.manifest.topic_info import list_topics
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.open_store import open_store
 from tests.conftest import S3Bucket
-from tests.support.broker import BrokerProcess, children_of, eventually
+from tests.support.broker import BrokerProcess, eventually
 from tests.support.own_process import Printed, run_here
 from tests.support.several_brokers import SeveralBrokers
 from tests.system.cluster.test_several_brokers import WAIT_S, fill, leaders, read
@@ -117,13 +117,7 @@ class Archived:
 
     def pid_of(self, node_id: int) -> int:
         """The present process of a broker."""
-        folder = f"broker-{node_id}/"
-        (pid,) = (
-            pid
-            for pid, _ in children_of(self.brokers.pid)
-            if folder in Path(f"/proc/{pid}/cmdline").read_text()
-        )
-        return pid
+        return self.brokers.present_pids()[f"broker {node_id}"]
 
     def cluster_remove(self, *words: str) -> Printed:
         servers = ("--bootstrap-server", f"127.0.0.1:{self.brokers.port}")
