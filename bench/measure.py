@@ -43,6 +43,19 @@ def resident_mib(pid: int) -> float:
     return sum(_status_mib(process, "VmRSS:") for process in (pid, *_children(pid)))
 
 
+def proportional_mib(pid: int) -> float:
+    """As `resident_mib`, with pages that processes share counted once among them."""
+    return sum(_pss_mib(process) for process in (pid, *_children(pid)))
+
+
+def _pss_mib(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
+
+
 def peak_mib(pid: int) -> float:
     """The most that the process was ever resident with, and its live children each."""
     return sum(_status_mib(process, "VmHWM:") for process in (pid, *_children(pid)))

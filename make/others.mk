@@ -26,6 +26,10 @@ bench-data/kafka-%/.installed: tests/compat/mixed/kafka.xml
 mixed: $(DEV) kafka-jars $(OLDER_KAFKAS) ## three controllers and a broker of Apache Kafka, two strandline brokers: all clients, kills, restarts, each Kafka 4
 	$(PYTEST) tests/compat/mixed/check_*.py --durations=5
 
+.PHONY: reassign
+reassign: $(DEV) kafka-jars ## Kafka's kafka-reassign-partitions with all its verbs against three brokers, throttled, and reads from the nearest replica
+	@$(PY) -m tests.compat.reassign
+
 .PHONY: kafka-brokers
 kafka-brokers: $(DEV) kafka-jars ## brokers of Apache Kafka under our controller, with kills and replicas
 	@$(PY) -m tests.compat.kafka_brokers

@@ -39,13 +39,17 @@ fuzz: $(DEV) ## mutated requests of real clients for minutes (MINUTES=5 FUZZ_ARG
 exactly-once: $(DEV) $(MINISTACK) jar ## transactions while broker and workers are killed, for minutes (MINUTES=5 SEED=7 BROKERS=3)
 	@$(PY) -m tests.system.transactions.exactly_once --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS))
 
+.PHONY: cluster-faults
+cluster-faults: $(DEV) $(MINISTACK) ## brokers with replicas: kills, cuts, lost power, moves, while clients of three libraries work (MINUTES=30 SEED=7 BROKERS=5)
+	@$(PY) -m tests.system.cluster_faults.run --s3 --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS))
+
 .PHONY: table-histories
 table-histories: $(DEV) ## random histories of tables: kills, two writers, lost answers, for minutes (MINUTES=5 SEED=7)
 	@$(PY) -m tests.unit.spark_lake.table.random_history --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 .PHONY: soak
-soak: $(DEV) $(MINISTACK) jar ## kills, faults of S3, lost disks and real clients for minutes (MINUTES=30 SEED=7)
-	@$(PY) -m tests.system.soak.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+soak: $(DEV) $(MINISTACK) jar ## kills, faults of S3, lost disks and real clients for minutes (MINUTES=30 SEED=7 BROKERS=3)
+	@$(PY) -m tests.system.soak.run --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS))
 
 .PHONY: test-spark
 test-spark: $(DEV) jar ## Spark in one process and on a cluster, with an executor and drivers killed

@@ -154,6 +154,20 @@ def test_files_that_documents_name_exist() -> None:
     assert missing == []
 
 
+def test_tests_that_tables_name_are_in_the_files_beside_them() -> None:
+    missing = [
+        f"{name(page)}: {test}"
+        for page in pages()
+        for row in re.findall(r"^\|.*", page.read_text(), re.MULTILINE)
+        for test in re.findall(r"`(test_\w+)`", row)
+        if not any(
+            f"def {test}(" in (ROOT / file).read_text()
+            for file in re.findall(r"`(tests/[\w/]+\.py)`", row)
+        )
+    ]
+    assert missing == []
+
+
 def test_modules_that_comments_name_exist() -> None:
     """`see segment.py` leads nowhere once that is renamed."""
     folders = ("broker", "storage", "retention", "spark_lake", "tests", "bench", "demo", "scripts")

@@ -1,6 +1,7 @@
 """Clusters of three brokers on this machine, started, killed and asked in the same way.
 
-    Cluster     name, bootstrap, pids, start, stop, close, kill_broker, kill_controller
+    Cluster     name, bootstrap, pids, start, stop, close, kill_broker, kill_controller,
+     │          pause_broker, resume_broker, restart_broker
      ├ Strandline   `strandline serve --brokers 3`: a supervisor, a controller, three brokers
      └ Kafka        a controller and three brokers, a JVM each, the options of Kafka's start script
 
@@ -11,11 +12,14 @@ three, and one otherwise.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from bench.comparison.peers import KAFKA_CLUSTER_ID, KAFKA_HEAP, KAFKA_JVM, kafka_java
@@ -25,6 +29,7 @@ from tests.support.several_brokers import SeveralBrokers
 BROKERS = 3
 CONTROLLER_ID = 100
 START_S, STOP_S = 180.0, 60.0
+NOTHING: Mapping[str, str] = MappingProxyType({})
 LISTENERS = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
 
 
@@ -53,6 +58,15 @@ class Cluster(Protocol):
     def kill_controller(self) -> None:
         """The same."""
 
+    def pause_broker(self, broker_id: int) -> None:
+        """SIGSTOP."""
+
+    def resume_broker(self, broker_id: int) -> None:
+        """SIGCONT."""
+
+    def restart_broker(self, broker_id: int) -> None:
+        """SIGTERM, on which it hands over, and a new start at once."""
+
 
 def internal_topics(replicas: int) -> Mapping[str, str]:
     """What each broker is told of the topics that it makes itself."""
@@ -66,17 +80,28 @@ def internal_topics(replicas: int) -> Mapping[str, str]:
 class Strandline:
     name = "strandline"
 
-    def __init__(self, folder: Path, *, replicas: int = 1) -> None:
-        settings = [f"{key}={value}" for key, value in internal_topics(replicas).items()]
+    def __init__(
+        self, folder: Path, *, replicas: int = 1, settings: Mapping[str, str] = NOTHING
+    ) -> None:
+        wanted = {**internal_topics(replicas), **settings}
+        texts = [f"{key}={value}" for key, value in wanted.items()]
         # Users have the byte code of what they installed; a shell may be set not to write it.
         environment = {"PYTHONDONTWRITEBYTECODE": ""}
-        self._brokers = SeveralBrokers(folder, *settings, brokers=BROKERS, environment=environment)
+        self._brokers = SeveralBrokers(folder, *texts, brokers=BROKERS, environment=environment)
         self._folder = folder
         self._is_up = False
 
     @property
     def bootstrap(self) -> str:
         return self._brokers.bootstrap
+
+    @property
+    def metrics(self) -> str:
+        """The address of the page over all brokers."""
+        return f"{self._brokers.metrics}/metrics"
+
+    def folder_of(self, broker_id: int) -> Path:
+        return self._brokers.data / f"broker-{broker_id}"
 
     @property
     def pids(self) -> Sequence[int]:
@@ -99,10 +124,30 @@ class Strandline:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def kill_broker(self, broker_id: int) -> None:
-        self._brokers.kill(f"broker {broker_id}")
+        self._signal(f"broker {broker_id}", signal.SIGKILL)
 
     def kill_controller(self) -> None:
-        self._brokers.kill("controller")
+        self._signal("controller", signal.SIGKILL)
+
+    def pause_broker(self, broker_id: int) -> None:
+        self._signal(f"broker {broker_id}", signal.SIGSTOP)
+
+    def resume_broker(self, broker_id: int) -> None:
+        self._signal(f"broker {broker_id}", signal.SIGCONT)
+
+    def restart_broker(self, broker_id: int) -> None:
+        name = f"broker {broker_id}"
+        pid = self._brokers.present_pids()[name]
+        os.kill(pid, signal.SIGTERM)
+        deadline_s = time.monotonic() + STOP_S
+        # The supervisor starts it again.
+        while self._brokers.present_pids().get(name) in (None, pid):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{name} does not come back")
+            time.sleep(0.02)
+
+    def _signal(self, name: str, by: signal.Signals) -> None:
+        os.kill(self._brokers.present_pids()[name], by)
 
 
 class _KafkaNode:
@@ -156,7 +201,9 @@ class _KafkaNode:
 class Kafka:
     name = "Kafka"
 
-    def __init__(self, folder: Path, *, replicas: int = 1) -> None:
+    def __init__(
+        self, folder: Path, *, replicas: int = 1, settings: Mapping[str, str] = NOTHING
+    ) -> None:
         self._folder = folder
         ports = [ReservedPort() for _ in range(BROKERS + 1)]
         # Held, so that no other process gets them.
@@ -183,6 +230,7 @@ class Kafka:
                 {
                     **common,
                     **internal_topics(replicas),
+                    **settings,
                     "process.roles": "broker",
                     "node.id": str(number),
                     "listeners": f"PLAINTEXT://127.0.0.1:{ports[number].number}",
@@ -228,7 +276,16 @@ class Kafka:
     def kill_controller(self) -> None:
         self._restart(self._controller)
 
-    def _restart(self, node: _KafkaNode) -> None:
-        node.signal(signal.SIGKILL)
+    def pause_broker(self, broker_id: int) -> None:
+        self._brokers[broker_id].signal(signal.SIGSTOP)
+
+    def resume_broker(self, broker_id: int) -> None:
+        self._brokers[broker_id].signal(signal.SIGCONT)
+
+    def restart_broker(self, broker_id: int) -> None:
+        self._restart(self._brokers[broker_id], signal.SIGTERM)
+
+    def _restart(self, node: _KafkaNode, by: signal.Signals = signal.SIGKILL) -> None:
+        node.signal(by)
         node.wait()
         node.begin()

@@ -13,6 +13,13 @@ the end has both sides and their ratio.
                   topic is made; whoever was killed is started again at once
     two-brokers   strandline alone: two connections to two brokers, and to one
     replicated-*  acks=all and three replicas, batches of 16 KB and of 1 MB
+    latency       acks=all and three replicas, at a tenth and a half of Kafka's full load
+    stopped       SIGSTOP of a broker until others lead its partitions and acknowledge
+    rolling       each broker restarted in turn: the longest wait of a record
+    catching-up-* a follower that stood still while 1 or 10 GB were produced; strandline alone: with
+                  9/10 of it in the archive and not at its leader any more
+
+Memory is proportional (PSS): what processes share counts once.
 """
 
 from __future__ import annotations
@@ -22,111 +29,43 @@ import itertools
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from bench.clients.rdkafka import ProduceLoad, producers
-from bench.clusters.peers import BROKERS, Cluster, Kafka, Strandline
+from bench.clusters.catching_up import catching_up, catching_up_archived
+from bench.clusters.latency import latency
+from bench.clusters.peers import BROKERS, Cluster
+from bench.clusters.rig import (
+    PEERS,
+    RECORD_BYTES,
+    WAIT_S,
+    Figures,
+    acknowledge,
+    admin,
+    bytes_of,
+    create,
+    measuring,
+    median,
+    produce,
+    running,
+)
+from bench.clusters.rolling import rolling
+from bench.clusters.standing_still import standing_still
 from bench.comparison.transactions import LibrdkafkaTransactions, TransactionLoad
-from bench.measure import Measured, await_quiet, cpu_seconds, resident_mib, warm_page_cache
+from bench.measure import await_quiet, proportional_mib
 
-Figures = Mapping[str, float]
-WAIT_S = 180.0
 MANY_PARTITIONS, MANY_TOPICS = 2000, 1000
 PRODUCERS = 10
 ROUNDS = 3
-MEGABYTES = 200
-RECORD_BYTES = 1000
-PEERS: Mapping[str, Callable[..., Cluster]] = {"strandline": Strandline, "Kafka": Kafka}
-# Clients ask again at once, so that what is measured is the cluster.
-EAGER = {
-    "log_level": 0,
-    "reconnect.backoff.ms": 10,
-    "reconnect.backoff.max.ms": 20,
-    "retry.backoff.ms": 10,
-    "retry.backoff.max.ms": 20,
-    "topic.metadata.refresh.fast.interval.ms": 10,
-}
-
-
-@contextmanager
-def running(name: str, folder: Path, *, replicas: int = 1) -> Iterator[Cluster]:
-    shutil.rmtree(folder / name, ignore_errors=True)
-    cluster = PEERS[name](folder / name, replicas=replicas)
-    try:
-        cluster.start()
-        await_brokers(cluster)
-        yield cluster
-    finally:
-        cluster.close()
-
-
-def admin(cluster: Cluster) -> AdminClient:
-    return AdminClient({"bootstrap.servers": cluster.bootstrap, **EAGER})
-
-
-def await_brokers(cluster: Cluster) -> None:
-    """Returns when clients see all of them."""
-    deadline_s = time.monotonic() + WAIT_S
-    while True:
-        try:
-            if len(admin(cluster).list_topics(timeout=5).brokers) == BROKERS:
-                return
-        except KafkaException:
-            if time.monotonic() > deadline_s:
-                raise
-        time.sleep(0.1)
-
-
-def create(cluster: Cluster, *topics: NewTopic) -> None:
-    """Returns when each partition of them has a leader."""
-    client = admin(cluster)
-    made = client.create_topics(list(topics), operation_timeout=WAIT_S, request_timeout=WAIT_S)
-    for future in made.values():
-        future.result(WAIT_S)
-    wanted = {topic.topic: topic.num_partitions for topic in topics}
-    while wanted:
-        known = client.list_topics(timeout=WAIT_S).topics
-        led = {
-            name: sum(one.leader >= 0 for one in found.partitions.values())
-            for name, found in known.items()
-        }
-        wanted = {name: count for name, count in wanted.items() if led.get(name) != count}
-        time.sleep(0.01 if wanted else 0)
-
-
-def acknowledge(cluster: Cluster, topic: str, partitions: Sequence[int]) -> None:
-    """Returns when each of the partitions has acknowledged a record."""
-    failed: list[object] = []
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": 1, **EAGER})
-
-    def note(error: KafkaError | None, _: object) -> None:
-        if error is not None:
-            failed.append(error)
-
-    for number in partitions:
-        producer.produce(topic, b"r" * 100, partition=number, on_delivery=note)
-    if producer.flush(WAIT_S) or failed:
-        raise TimeoutError(f"{topic} does not take records: {failed[:2]}")
-
-
-@contextmanager
-def measuring(cluster: Cluster) -> Iterator[Measured]:
-    measured = Measured()
-    pids = cluster.pids
-    before_s, began_s = sum(map(cpu_seconds, pids)), time.perf_counter()
-    yield measured
-    measured.wall_s = time.perf_counter() - began_s
-    measured.cpu_s = sum(map(cpu_seconds, pids)) - before_s
 
 
 # --- the rows --------------------------------------------------------------------------------
@@ -144,7 +83,7 @@ def start(name: str, folder: Path, seconds: float) -> Figures:
         start_s = time.perf_counter() - began_s
         for pid in cluster.pids:
             await_quiet(pid)
-        return {"start, s": start_s, "at rest, MiB": sum(map(resident_mib, cluster.pids))}
+        return {"start, s": start_s, "at rest, MiB": sum(map(proportional_mib, cluster.pids))}
 
 
 def topics(name: str, folder: Path, seconds: float) -> Figures:
@@ -238,10 +177,10 @@ def two_brokers(name: str, folder: Path, seconds: float) -> Figures:
         one, other = sorted(leaders.values(), key=len)[-2:]
         figures = {}
         for title, pair in (("one broker", other[:2]), ("two brokers", [one[0], other[0]])):
-            moved = [_produce(cluster, folder, pair, 16_384, acks=1) for _ in range(ROUNDS + 1)]
-            figures[f"{title}, MB/s"] = _median(one.mb_per_s(_bytes(pair)) for one in moved[1:])
-            figures[f"{title}, CPU s/GB"] = _median(
-                one.cpu_s_per_gb(_bytes(pair)) for one in moved[1:]
+            moved = [produce(cluster, folder, pair, 16_384, acks=1) for _ in range(ROUNDS + 1)]
+            figures[f"{title}, MB/s"] = median(one.mb_per_s(bytes_of(pair)) for one in moved[1:])
+            figures[f"{title}, CPU s/GB"] = median(
+                one.cpu_s_per_gb(bytes_of(pair)) for one in moved[1:]
             )
         return figures
 
@@ -254,56 +193,13 @@ def replicated(
         create(cluster, NewTopic("t", partitions, 3, config=config))
         acknowledge(cluster, "t", range(partitions))
         moved = [
-            _produce(cluster, folder, ["t"], batch_bytes, acks=-1, partitions=partitions)
+            produce(cluster, folder, ["t"], batch_bytes, acks=-1, partitions=partitions)
             for _ in range(ROUNDS + 1)
         ]
         return {
-            "MB/s": _median(one.mb_per_s(_bytes(["t"])) for one in moved[1:]),
-            "CPU s/GB": _median(one.cpu_s_per_gb(_bytes(["t"])) for one in moved[1:]),
+            "MB/s": median(one.mb_per_s(bytes_of(["t"])) for one in moved[1:]),
+            "CPU s/GB": median(one.cpu_s_per_gb(bytes_of(["t"])) for one in moved[1:]),
         }
-
-
-def _bytes(topics: Sequence[str]) -> int:
-    return len(topics) * MEGABYTES * 1_000_000
-
-
-def _produce(
-    cluster: Cluster,
-    folder: Path,
-    topics: Sequence[str],
-    batch_bytes: int,
-    *,
-    acks: int,
-    partitions: int = 1,
-) -> Measured:
-    """A connection to each topic; the first call warms what it runs."""
-    warm_page_cache(folder, BROKERS * _bytes(topics))
-    with ExitStack() as stack:
-        ready = [
-            stack.enter_context(
-                producers(
-                    cluster.bootstrap,
-                    ProduceLoad(
-                        topic=topic,
-                        count=_bytes([topic]) // RECORD_BYTES,
-                        record_bytes=RECORD_BYTES,
-                        batch_bytes=batch_bytes,
-                        partitions=partitions,
-                        acks=acks,
-                        settings={"max.in.flight.requests.per.connection": 5},
-                    ),
-                )
-            )
-            for topic in topics
-        ]
-        pool = stack.enter_context(ThreadPoolExecutor(len(ready)))
-        with measuring(cluster) as measured:
-            list(pool.map(lambda one: one.run(), ready))
-    return measured
-
-
-def _median(figures: Iterator[float]) -> float:
-    return float(np.median(list(figures)))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -317,8 +213,15 @@ ROWS: Mapping[str, Callable[[str, Path, float], Figures]] = {
     "replicated-16kb": partial(replicated, batch_bytes=16_384, partitions=1),
     "replicated-1mb": partial(replicated, batch_bytes=1_000_000, partitions=1),
     "replicated-100": partial(replicated, batch_bytes=16_384, partitions=100),
+    "latency": latency,
+    "stopped": standing_still,
+    "rolling": rolling,
+    "catching-up-1gb": partial(catching_up, gigabytes=1),
+    "catching-up-10gb": partial(catching_up, gigabytes=10),
+    "catching-up-1gb-archived": partial(catching_up_archived, gigabytes=1),
+    "catching-up-10gb-archived": partial(catching_up_archived, gigabytes=10),
 }
-OURS_ALONE = ("two-brokers",)
+OURS_ALONE = ("two-brokers", "catching-up-1gb-archived", "catching-up-10gb-archived")
 
 
 def table(found: Mapping[str, Mapping[str, Figures]]) -> Table:

@@ -13,35 +13,25 @@ A run that was interrupted after 3 is repeated: the partitions are still those o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
-from typing import Final, TypeVar
+from typing import Final
 
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.peers.connection import PeerConnection
-from strandline.broker.peers.errors import PeerError
 from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
-from strandline.broker.protocol.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 from strandline.broker.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
 )
-from strandline.broker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from strandline.broker.protocol.messages.metadata import MetadataResponse
 from strandline.broker.protocol.messages.unregister_broker import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.broker.protocol.schema.schema import Request, Response
-from strandline.broker.tools.client.connection import ClusterConnection
 from strandline.broker.tools.client.failures import ToolFailure
-from strandline.broker.tools.nodes.quorum import Unasked, ask_first
+from strandline.broker.tools.nodes.requests import all_topics, call, check, reassign
 from strandline.storage.errors import ObjectNotFound
 from strandline.storage.model import Offset, TopicId, TopicIdPartition
 from strandline.storage.remote.keys import GROUPS_PREFIX, TRANSACTIONS_PREFIX, state_key
@@ -49,14 +39,10 @@ from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
 from strandline.storage.remote.object_store.interface import ObjectStore
 
-ANSWER_S_MAX: Final = 30.0
 # How long a taken over partition may be without a leader, until it is told.
 LEADER_S_MAX: Final = 30.0
 LOOK_S: Final = 0.25
 _NOBODY: Final = -1
-
-T = TypeVar("T")
-AnswerT = TypeVar("AnswerT", bound=Response)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +95,6 @@ class Remains:
         return "all of it" if self.end is None else f"what was written from {self.end} on"
 
 
-def asked(connection: ClusterConnection, ask: Callable[[PeerConnection], Awaitable[T]]) -> T:
-    """Asks the first broker that answers. Raises ToolFailure."""
-    try:
-        return asyncio.run(ask_first(connection, ask))
-    except Unasked as error:
-        raise ToolFailure(f"no broker answers: {error}") from None
-
-
 def check_owner(store: ObjectStore, cluster_id: str) -> None:
     """Raises ToolFailure if the archive is another cluster's. Blocks."""
     owner = load_cluster_info(store)
@@ -130,7 +108,7 @@ def check_owner(store: ObjectStore, cluster_id: str) -> None:
 
 async def find_lost(connected: PeerConnection, node_id: int) -> LostBroker:
     """Raises ToolFailure if the broker lives, or nobody is left."""
-    described = await _call(
+    described = await call(
         connected,
         DescribeClusterRequest(include_fenced_brokers=True),
         DescribeClusterResponse,
@@ -145,7 +123,7 @@ async def find_lost(connected: PeerConnection, node_id: int) -> LostBroker:
     others = sorted(one for one, is_fenced in registered.items() if not is_fenced)
     if not others:
         raise ToolFailure("no other broker serves, which could take anything over")
-    metadata = await _metadata(connected)
+    metadata = await all_topics(connected)
     successors = cycle(others)
     found, shared = [], 0
     for topic in sorted(metadata.topics, key=lambda one: one.name or ""):
@@ -215,42 +193,19 @@ class TakenOver:
 async def take_over(connected: PeerConnection, lost: LostBroker) -> TakenOver:
     """Raises ToolFailure if the broker is not unregistered."""
     if lost.is_registered:
-        answer = await _call(
+        answer = await call(
             connected,
             UnregisterBrokerRequest(broker_id=lost.node_id),
             UnregisterBrokerResponse,
             f"cannot unregister broker {lost.node_id}",
         )
-        _check(answer.error_code, answer.error_message, f"broker {lost.node_id} is not removed")
+        check(answer.error_code, answer.error_message, f"broker {lost.node_id} is not removed")
     outcome = TakenOver()
     if lost.partitions:
-        await _reassign(connected, lost, outcome)
+        wanted = {(one.topic, one.partition): [one.successor] for one in lost.partitions}
+        outcome.refused |= await reassign(connected, wanted)
         await _await_leaders(connected, lost, outcome)
     return outcome
-
-
-async def _reassign(connected: PeerConnection, lost: LostBroker, outcome: TakenOver) -> None:
-    by_topic: dict[str, list[ReassignablePartition]] = {}
-    for one in lost.partitions:
-        by_topic.setdefault(one.topic, []).append(
-            ReassignablePartition(partition_index=one.partition, replicas=[one.successor])
-        )
-    answer = await _call(
-        connected,
-        AlterPartitionReassignmentsRequest(
-            topics=[
-                ReassignableTopic(name=name, partitions=them) for name, them in by_topic.items()
-            ]
-        ),
-        AlterPartitionReassignmentsResponse,
-        "cannot reassign the partitions",
-    )
-    _check(answer.error_code, answer.error_message, "the partitions are not reassigned")
-    for topic in answer.responses:
-        for place in topic.partitions:
-            if place.error_code:
-                name = f"{topic.name}-{place.partition_index}"
-                outcome.refused[name] = _text(place.error_code, place.error_message)
 
 
 async def _await_leaders(connected: PeerConnection, lost: LostBroker, outcome: TakenOver) -> None:
@@ -258,7 +213,7 @@ async def _await_leaders(connected: PeerConnection, lost: LostBroker, outcome: T
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + LEADER_S_MAX
     while wanted and loop.time() < deadline_s:
-        leaders = _leaders(await _metadata(connected))
+        leaders = _leaders(await all_topics(connected))
         wanted = {name for name in wanted if leaders.get(name, _NOBODY) == _NOBODY}
         if wanted:
             await asyncio.sleep(LOOK_S)
@@ -271,26 +226,3 @@ def _leaders(metadata: MetadataResponse) -> Mapping[str, int]:
         for topic in metadata.topics
         for place in topic.partitions
     }
-
-
-async def _metadata(connected: PeerConnection) -> MetadataResponse:
-    return await _call(connected, MetadataRequest(), MetadataResponse, "cannot list the topics")
-
-
-async def _call(
-    connected: PeerConnection, request: Request, answer: type[AnswerT], what: str
-) -> AnswerT:
-    try:
-        return await connected.call(request, answer, timeout_s=ANSWER_S_MAX)
-    except PeerError as error:
-        raise ToolFailure(f"{what}: {error}") from None
-
-
-def _check(code: int, message: str | None, what: str) -> None:
-    if code:
-        raise ToolFailure(f"{what}: {_text(code, message)}")
-
-
-def _text(code: int, message: str | None) -> str:
-    name = ErrorCode(code).name
-    return f"{name}: {message}" if message else name

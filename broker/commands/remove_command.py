@@ -42,12 +42,12 @@ def add_remove(actions: Commands) -> None:
 
 def _remove(options: argparse.Namespace) -> int:
     from strandline.broker.commands.lost_broker import (
-        asked,
         check_owner,
         find_lost,
         remains_of,
         take_over,
     )
+    from strandline.broker.tools.nodes.requests import asked
     from strandline.storage.remote.open_store import open_store
 
     connection = chosen_connection(options)

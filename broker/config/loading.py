@@ -224,8 +224,16 @@ def _check_identity(config: BrokerConfig, given: _Given) -> None:
 
 def _check_replicas(config: BrokerConfig, _given: _Given) -> None:
     membership, factor = config.membership, config.topics.replication_factor
-    if factor > 1 and not (membership.is_controller or membership.has_controllers):
-        raise InvalidConfig(f"default.replication.factor={factor}: a lone broker can hold only one")
+    if membership.is_controller or membership.has_controllers:
+        return
+    count = membership.brokers
+    if factor > max(1, count):
+        can = (
+            f"{count} brokers can hold only {count}"
+            if count > 1
+            else "a lone broker can hold only one"
+        )
+        raise InvalidConfig(f"default.replication.factor={factor}: {can}")
 
 
 def _with_listeners(config: BrokerConfig, given: _Given) -> BrokerConfig:

@@ -10,7 +10,7 @@ listener.name.controller.ssl.truststore.location=...
 from __future__ import annotations
 
 from strandline.broker.config.broker_config import BrokerConfig
-from strandline.broker.config.listener_keys import of_listener, tls_of
+from strandline.broker.config.listener_keys import OAUTH_LOGIN, of_listener, tls_of
 from strandline.broker.config.listeners import (
     PLAINTEXT,
     SASL_PLAINTEXT,
@@ -19,8 +19,16 @@ from strandline.broker.config.listeners import (
     parse_protocol_map,
     protocol_of,
 )
-from strandline.broker.peers.security import MECHANISMS, PeerLogin, PeerSecurity
-from strandline.broker.security.jaas import parse_jaas
+from strandline.broker.config.sasl_listeners import oauth_authority_of, oauth_of
+from strandline.broker.peers.security import (
+    MECHANISMS,
+    OAUTHBEARER,
+    PasswordLogin,
+    PeerLogin,
+    PeerSecurity,
+    TokenLogin,
+)
+from strandline.broker.security.jaas import oauth_options, parse_jaas
 from strandline.storage.errors import InvalidConfig
 
 
@@ -77,6 +85,8 @@ def _login(config: BrokerConfig, listener: str, mechanism: str) -> PeerLogin:
             f" {', '.join(MECHANISMS)} in sasl.mechanism.controller.protocol and"
             " sasl.mechanism.inter.broker.protocol"
         )
+    if mechanism == OAUTHBEARER:
+        return _token_login(config, listener)
     key = f"{mechanism.lower()}.sasl.jaas.config"
     text = of_listener(config.given, listener, key)
     options = parse_jaas(text)[1] if text else {}
@@ -85,4 +95,36 @@ def _login(config: BrokerConfig, listener: str, mechanism: str) -> PeerLogin:
             f"listener.name.{listener.lower()}.{key}: expected username and password, by which"
             " this broker logs in"
         )
-    return PeerLogin(mechanism=mechanism, user=options["username"], password=options["password"])
+    return PasswordLogin(
+        mechanism=mechanism, user=options["username"], password=options["password"]
+    )
+
+
+def _token_login(config: BrokerConfig, listener: str) -> PeerLogin:
+    # Loaded by who logs in by a token: HTTP.
+    from strandline.broker.security.token_source import TokenSource
+
+    oauth = oauth_of(config, listener)
+    if oauth.token_url is None:
+        raise InvalidConfig(
+            f"the login at listener {listener} is by {OAUTHBEARER}: expected where the token is in"
+            " sasl.oauthbearer.token.endpoint.url"
+        )
+    text = of_listener(config.given, listener, OAUTH_LOGIN)
+    options = oauth_options(text) if text else {}
+    client = oauth.client_id or options.get("clientId")
+    secret = oauth.client_secret or options.get("clientSecret")
+    if not oauth.token_url.startswith("file:") and (client is None or secret is None):
+        raise InvalidConfig(
+            f"the login at listener {listener} asks a provider for a token: expected"
+            " sasl.oauthbearer.client.credentials.client.id and"
+            " sasl.oauthbearer.client.credentials.client.secret"
+        )
+    source = TokenSource(
+        oauth.token_url,
+        client_id=client or "",
+        secret=secret or "",
+        scope=oauth.scope or options.get("scope"),
+        authority=oauth_authority_of(config, listener),
+    )
+    return TokenLogin(source=source, user=client or oauth.token_url)

@@ -22,6 +22,10 @@ from strandline.storage.config.definition import (
     section,
 )
 
+# Kafka's classes, by the names that its configurations have.
+LEADER_SELECTOR = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
 
 def _paths(names: tuple[str, ...]) -> tuple[Path, ...]:
     return tuple(Path(name) for name in names)
@@ -165,6 +169,20 @@ class FetchConfig:
         " fetches.",
         minimum=0,
     )
+    replica_selector: str | None = key(
+        "replica.selector.class",
+        STRING,
+        None,
+        "Where consumers read (KIP-392): org.apache.kafka.common.replica.RackAwareReplicaSelector"
+        " sends those with a client.rack to an in-sync replica of that broker.rack, if there is"
+        " one. Unset: to the leader.",
+        choices=(LEADER_SELECTOR, RACK_AWARE_SELECTOR),
+    )
+
+    @property
+    def selects_by_rack(self) -> bool:
+        """Whether a leader names a replica in the client's rack."""
+        return self.replica_selector == RACK_AWARE_SELECTOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,26 +255,57 @@ class LogDirsConfig:
         return self.several_dirs or (self.only_dir,)
 
 
-_THROTTLE_DOC = (
-    "kafka-reassign-partitions --throttle sets and removes it. It has no effect: brokers"
-    " replicate as fast as they can."
-)
+_SET_BY_TOOL = " kafka-reassign-partitions --throttle sets and removes it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationConfig:
-    """Replication throttles that Kafka's tools set; without effect here."""
+    """Throttles of replication, and of moves between log folders; bytes a second."""
 
     leader_rate: int = key(
-        "leader.replication.throttled.rate", LONG, LONG_MAX, _THROTTLE_DOC, minimum=0, dynamic=True
+        "leader.replication.throttled.rate",
+        LONG,
+        LONG_MAX,
+        "Bytes per second that leaders of this broker send of the replicas in the topics'"
+        " leader.replication.throttled.replicas. A follower that is not in sync gets no more."
+        + _SET_BY_TOOL,
+        minimum=0,
+        dynamic=True,
     )
     follower_rate: int = key(
         "follower.replication.throttled.rate",
         LONG,
         LONG_MAX,
-        _THROTTLE_DOC,
+        "Bytes per second that this broker fetches of the replicas in the topics'"
+        " follower.replication.throttled.replicas, while they are not in sync." + _SET_BY_TOOL,
         minimum=0,
         dynamic=True,
+    )
+    alter_log_dirs_rate: int = key(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        LONG,
+        LONG_MAX,
+        "Bytes per second of the copy of a partition that moves to another log folder."
+        " kafka-reassign-partitions --replica-alter-log-dirs-throttle sets and removes it.",
+        minimum=0,
+        dynamic=True,
+    )
+    window_count: int = key(
+        "replication.quota.window.num",
+        INT,
+        11,
+        "Windows over which the broker measures throttled replication.",
+        minimum=1,
+        maximum=1000,
+    )
+    window_ms: int = key(
+        "replication.quota.window.size.seconds",
+        INT,
+        1,
+        "Length of one of these windows.",
+        minimum=1,
+        maximum=3600,
+        convert=lambda seconds: 1000 * seconds,
     )
 
 

@@ -48,7 +48,7 @@ _IGNORED_BY_REASON = {
     "there is one broker, which holds every replica": """
         inter.broker.protocol.version
         leader.imbalance. controlled.shutdown.
-        replication.quota. eligible.leader.replicas.enable
+        eligible.leader.replicas.enable
         offsets.commit.
         remote.log.manager.follower.thread.pool.size follower.fetch.last.tiered.offset.enable
     """,
@@ -56,7 +56,7 @@ _IGNORED_BY_REASON = {
     "one event loop serves all connections": """
         num.network.threads num.io.threads background.threads queued.max.requests
     """,
-    "moves between log folders have no quota": "alter.log.dirs.replication.quota.",
+    "moves between log folders are bounded in each second": "alter.log.dirs.replication.quota.",
     "requests that have ended leave nothing behind that has to be purged": """
         fetch.purgatory.purge.interval.requests producer.purgatory.purge.interval.requests
         delete.records.purgatory.purge.interval.requests
@@ -105,7 +105,6 @@ _REFUSED_BY_REASON = {
     "OpenSSL has the place of Java's providers. Remove it": "ssl.",
     "there is no ZooKeeper: strandline keeps its metadata itself. Remove it": "zookeeper.",
     "it names a Java class, and strandline is no Java program. Remove it": """
-        replica.selector.class=|org.apache.kafka.common.replica.LeaderSelector
         create.topic.policy.class.name= alter.config.policy.class.name=
         client.quota.callback.class= config.providers=
     """,

@@ -61,6 +61,8 @@ class Standing:
     """What is known of a broker when its heartbeat comes."""
 
     is_fenced: bool
+    # It began to, also under an earlier controller, which knew where that ended.
+    hands_over: bool = False
     registered_at: Offset
     shutdown_at: Offset | None
     lowest_active: Offset
@@ -88,7 +90,7 @@ def next_state(
             )
         case BrokerControlState.UNFENCED:
             if asked.want_shut_down:
-                hands_over = not asked.want_fence and leads()
+                hands_over = not asked.want_fence and (standing.hands_over or leads())
                 return (
                     BrokerControlState.CONTROLLED_SHUTDOWN
                     if hands_over
@@ -119,6 +121,7 @@ def beat(
         return Decision(records=(), results=(refused,))
     standing = Standing(
         is_fenced=broker.fenced,
+        hands_over=broker.in_controlled_shutdown,
         registered_at=sessions.registered_at(broker),
         shutdown_at=sessions.shutdown_at(node),
         lowest_active=sessions.lowest_active(image.brokers.values()),

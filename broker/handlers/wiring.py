@@ -55,11 +55,13 @@ def make_dispatcher(
     decoding: Executor,
     record: AuditRecord | None = None,
     forwarder: Forwarder | None = None,
+    listener_of_brokers: str | None = None,
 ) -> Dispatcher:
     """Makes the dispatcher; `advertised` maps a listener to its address for clients.
 
     Large requests are decoded in `decoding`. With a `record` it has who changed what. With a
-    `forwarder` another node decides on the metadata.
+    `forwarder` another node decides on the metadata. Other brokers of a cluster come by
+    `listener_of_brokers`.
     """
     if record is None:
         metadata = MetadataHandlers(services, advertised)
@@ -116,7 +118,9 @@ def make_dispatcher(
         from strandline.broker.handlers.audit.traffic import RecordedProduce
 
         handlers = recorded_handlers(handlers, record)
-        produce: ProduceHandler = RecordedProduce(services, transactions, record)
+        produce: ProduceHandler = RecordedProduce(
+            services, transactions, record, listener_of_brokers
+        )
     else:
         produce = ProduceHandler(services, transactions)
     if forwarder is not None:

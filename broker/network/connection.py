@@ -12,8 +12,10 @@ been answered; then so do clients' bytes, in their sockets.
 A client that exceeded its quota gets its answer at once and is then muted: nothing is read from it
 until its throttle time is over (KIP-219).
 
-At most one request is in process: the next frame is handled when the answer of the last one is in
-the socket, so answers keep their order, and the socket is the back-pressure. Answers that are ready
+One request is in process: the next frame is handled when the answer of the last one is in the
+socket, so answers keep their order, and the socket is the back-pressure. Only requests that may go
+on in the same way (`DeferredAnswer.goes_on_with`: Produce that waits for followers) are handled
+while earlier ones wait, PIPELINED_MAX of them, and answered in order. Answers that are ready
 together are sent together. A pipelining client has a turn of TURN_S_MAX; then others have theirs.
 
 How bytes come and go is the transport's (`transport.py`).
@@ -70,6 +72,8 @@ TURN_BYTES_MAX = 1024 * 1024
 # How long one connection handles pipelined requests before others have their turn: its buffer may
 # hold tens of thousands of small ones.
 TURN_S_MAX = 0.004
+# Requests of one client that wait for followers: these are awaited for all of them together.
+PIPELINED_MAX = 64
 _AT_ONCE = (list, tuple)
 
 
@@ -84,6 +88,7 @@ class Connection:
         "_frames",
         "_handler",
         "_is_cold",
+        "_is_in_use",
         "_loop",
         "_mute",
         "_on_close",
@@ -133,9 +138,12 @@ class Connection:
         self._clock = clock
         self._frames = frames
         self._outgoing: deque[Part] = deque()
-        self._pending: DeferredAnswer | None = None
+        # What has no answer yet, in the order of the requests.
+        self._pending: deque[DeferredAnswer] = deque()
         self._mute: asyncio.TimerHandle | None = None
         self._busy = False
+        # Whether a coroutine reads the last frame.
+        self._is_in_use = False
         self._writing = False
         self._reading = True
         self._cold_turns = cold_turns
@@ -163,8 +171,8 @@ class Connection:
     # --- receiving ---------------------------------------------------------------------------
 
     def _on_readable(self) -> None:
-        if self._busy or self._writing:
-            is_parked = self._pending is not None or self._mute is not None
+        if self._is_held or self._writing:
+            is_parked = (self._pending and not self._is_in_use) or self._mute is not None
             # A parked fetch may wait up to 24 days, and its socket would stay open as long.
             if is_parked and self._transport.has_ended():
                 self.close("closed by the client")
@@ -211,12 +219,14 @@ class Connection:
         Other connections get their turn after TURN_S_MAX; a single frame costs no clock call.
         """
         turn_ends_s = 0.0
-        is_in_use = False
+        pending = self._pending
         try:
             while not self._busy and not self.closed:
                 if turn_ends_s and self._clock.monotonic_s() > turn_ends_s:
                     self._busy = True
                     self._loop.call_soon(self._next_turn)
+                    break
+                if pending and self._must_wait():
                     break
                 frame = self._frames.next_frame()
                 if frame is None:
@@ -227,7 +237,9 @@ class Connection:
                 answer = self._handler.handle(frame, self.peer, self._received_s)
                 if answer is None:
                     continue
-                if isinstance(answer, _AT_ONCE):
+                if pending or not isinstance(answer, _AT_ONCE):
+                    self._queue(answer)
+                else:
                     if isinstance(answer, ColdParts):
                         self._begin_cold()
                     self._outgoing.extend(answer)
@@ -237,15 +249,6 @@ class Connection:
                         self._flush()
                         if self._writing:
                             break
-                elif isinstance(answer, DeferredAnswer):
-                    self._busy = True
-                    self._pending = answer
-                    answer.attach(self._on_answer, self._on_failure)
-                else:
-                    assert isinstance(answer, Awaitable), answer
-                    self._busy = True
-                    is_in_use = True
-                    self._spawn(self._await_answer(answer))
         except (FrameError, CloseConnectionError) as error:
             # Sends the answers of earlier requests, as far as the socket takes them now.
             self._send(sys.maxsize)
@@ -254,12 +257,38 @@ class Connection:
         except Exception as error:
             self._on_failure(error)
             return
-        if not is_in_use:
+        if not self._is_in_use:
             self._frames.release()
         if self._outgoing and not self._writing:
             self._flush()
 
-    async def _await_answer(self, answer: Awaitable[Parts | LateParts | None]) -> None:
+    def _queue(self, answer: Parts | DeferredAnswer | Awaitable[Parts | LateParts | None]) -> None:
+        """Has an answer go out after those that are pending, once it is complete."""
+        coming = answer if isinstance(answer, DeferredAnswer) else DeferredAnswer()
+        self._pending.append(coming)
+        coming.attach(self._on_answer, self._on_failure)
+        if isinstance(answer, Awaitable):
+            self._is_in_use = True
+            self._spawn(self._await_answer(answer, coming))
+        elif not isinstance(answer, DeferredAnswer):
+            coming.parts = answer
+
+    def _must_wait(self) -> bool:
+        """Whether the next request has to wait for an answer of those that are pending."""
+        pending = self._pending
+        begin = pending[-1].goes_on_with
+        return len(pending) >= PIPELINED_MAX or not (
+            begin and self._frames.next_may_begin_with(begin)
+        )
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether no request is taken up now."""
+        return self._busy or (bool(self._pending) and self._must_wait())
+
+    async def _await_answer(
+        self, answer: Awaitable[Parts | LateParts | None], late: DeferredAnswer
+    ) -> None:
         try:
             parts = await answer
             if isinstance(parts, LateParts):
@@ -271,31 +300,42 @@ class Connection:
         except Exception as error:
             self._on_failure(error)
         else:
-            self._on_answer(() if parts is None else parts)
+            self._is_in_use = False
+            late.complete(() if parts is None else parts)
 
     def _on_failure(self, error: Exception) -> None:
         """A bug in a handler costs its client the connection, but never stops the broker."""
-        self._pending = None
         if isinstance(error, CloseConnectionError):
             self._refuse(error)
             return
         self._on_failed(self.peer, error)
         self.close("internal error")
 
-    def _on_answer(self, parts: Parts) -> None:
-        self._pending = None
-        self._busy = False
-        if self.closed:
+    def _on_answer(self, _: Parts) -> None:
+        """An answer is complete: it goes out after those of earlier requests."""
+        pending, outgoing = self._pending, self._outgoing
+        if self.closed or pending[0].parts is None:
             return
-        if isinstance(parts, ColdParts):
-            self._begin_cold()
-        self._outgoing.extend(parts)
-        if isinstance(parts, ThrottledParts):
-            self._begin_mute(parts.throttle_ms)
+        is_first = not outgoing
+        while pending and (parts := pending[0].parts) is not None:
+            pending.popleft()
+            if isinstance(parts, ColdParts):
+                self._begin_cold()
+            outgoing.extend(parts)
+            if isinstance(parts, ThrottledParts):
+                self._begin_mute(parts.throttle_ms)
+        if pending:
+            if is_first:
+                # Later ones often come in the same turn of the loop, and are sent with it.
+                self._loop.call_soon(self._go_on)
+            return
         self._frames.release()
-        self._flush()
+        self._go_on()
         if isinstance(parts, ClosingParts):
             self.close(parts.reason)
+
+    def _go_on(self) -> None:
+        self._flush()
         if not self._writing:
             self._resume()
 
@@ -318,7 +358,7 @@ class Connection:
             return
         if self._frames.pending_bytes:
             self._process_frames()
-        if not (self._reading or self._busy or self._writing or self.closed):
+        if not (self._reading or self._writing or self.closed or self._is_held):
             self._reading = True
             self._transport.start_reading(self._on_readable)
 
@@ -378,7 +418,7 @@ class Connection:
         self._resume_if_sent()
 
     def _resume_if_sent(self) -> None:
-        if not self._writing and not self.closed and not self._busy:
+        if not self._writing and not self.closed and not self._is_held:
             self._resume()
 
     # --- turns of cold answers ---------------------------------------------------------------
@@ -417,7 +457,7 @@ class Connection:
     @property
     def is_mid_frame(self) -> bool:
         """True if a frame is incomplete and the client has to send the rest."""
-        return self._frames.pending_bytes > 0 and not self._busy and not self._writing
+        return self._frames.pending_bytes > 0 and not self._is_held and not self._writing
 
     @property
     def is_sending(self) -> bool:
@@ -426,7 +466,7 @@ class Connection:
 
     @property
     def is_busy(self) -> bool:
-        return self._busy or self._awaits_turn
+        return self._busy or bool(self._pending) or self._awaits_turn
 
     @property
     def is_muted(self) -> bool:
@@ -442,7 +482,7 @@ class Connection:
         self._frames.allow(frame_bytes_max, pool)
 
     def shrink(self) -> None:
-        if not self._busy and not self._writing:
+        if not (self._busy or self._pending or self._writing):
             self._frames.shrink()
 
     def _refuse(self, error: FrameError | CloseConnectionError) -> None:
@@ -467,7 +507,7 @@ class Connection:
         if self._mute is not None:
             self._mute.cancel()
             self._mute = None
-        if self._pending is not None:
-            self._pending.cancel()
-            self._pending = None
+        for pending in self._pending:
+            pending.cancel()
+        self._pending.clear()
         self._on_close(self)

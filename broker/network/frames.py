@@ -142,6 +142,11 @@ class FrameBuffer:
         self._start = begin + length
         return self._view[begin : self._start]
 
+    def next_may_begin_with(self, begin: bytes) -> bool:
+        """Returns whether the next frame begins so, as far as it has come."""
+        content = self._start + _LENGTH.size
+        return begin.startswith(self._buffer[content : min(content + len(begin), self._end)])
+
     def release(self) -> None:
         """Gives back what the last frame took from a bounded pool: it was answered."""
         if self._pool.is_bounded:

@@ -56,11 +56,23 @@ class DeferredAnswer:
 
     `complete` or `fail` is called once; `cancel_hook` is called if the client disconnects first.
     `watcher` is called just before the answer is sent, with the seconds that building took.
+    Frames that begin with `goes_on_with` may be handled meanwhile, and are answered after it.
     """
 
-    __slots__ = ("_callback", "_on_failure", "cancel_hook", "done", "watcher")
+    __slots__ = (
+        "_callback",
+        "_on_failure",
+        "cancel_hook",
+        "done",
+        "goes_on_with",
+        "parts",
+        "watcher",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, *, goes_on_with: bytes = b"") -> None:
+        self.goes_on_with = goes_on_with
+        # The answer, once it is complete.
+        self.parts: Parts | None = None
         self._callback: Callable[[Parts], None] | None = None
         self._on_failure: Callable[[Exception], None] | None = None
         self.cancel_hook: Callable[[], None] | None = None
@@ -76,6 +88,7 @@ class DeferredAnswer:
 
     def complete(self, parts: Parts, busy_s: float = 0.0) -> None:
         self.done = True
+        self.parts = parts
         if self.watcher is not None:
             self.watcher(parts, busy_s)
         if self._callback is not None:

@@ -22,9 +22,10 @@ class PeerConfig:
         "sasl.mechanism.controller.protocol",
         STRING,
         "GSSAPI",
-        "How the broker logs in at controllers with SASL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."
-        " Name and password are those of listener.name.<name>.<mechanism>.sasl.jaas.config."
-        " Kafka's default, GSSAPI, is not served.",
+        "How the broker logs in at controllers with SASL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"
+        " or OAUTHBEARER. Name and password are those of"
+        " listener.name.<name>.<mechanism>.sasl.jaas.config, the token that of"
+        " sasl.oauthbearer.token.endpoint.url. Kafka's default, GSSAPI, is not served.",
     )
     listener: str | None = key(
         "inter.broker.listener.name",

@@ -181,7 +181,7 @@ class PeerConnection:
                 f"{self.address} does not let in by {login.mechanism}; it takes"
                 f" {', '.join(shaken.mechanisms) or 'no mechanism'}"
             )
-        exchange = login.begin()
+        exchange = await login.begin(self._clock)
         message: bytes | None = exchange.first()
         for _ in range(_LOGIN_STEPS_MAX):
             if message is None:

@@ -7,32 +7,75 @@ The files of certificates are read for each connection, so that renewed ones are
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Protocol
 
-from strandline.broker.security.client import ClientExchange, PlainClient, ScramClient
+from strandline.broker.peers.errors import PeerUnreachable
+from strandline.broker.security.client import (
+    ClientExchange,
+    NoToken,
+    OAuthClient,
+    PlainClient,
+    ScramClient,
+    Tokens,
+)
 from strandline.broker.security.scram import DIGESTS
 from strandline.broker.tls.config import TlsConfig
+from strandline.storage.clock import Clock
 
 if TYPE_CHECKING:
     import ssl
 
-PLAIN = "PLAIN"
-MECHANISMS = (PLAIN, *DIGESTS)
-_NONCE_BYTES = 24
+PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
+PASSWORDS = (PLAIN, *DIGESTS)
+MECHANISMS = (*PASSWORDS, OAUTHBEARER)
+_NONCE_BYTES: Final = 24
+
+
+class PeerLogin(Protocol):
+    """How this broker logs in at other nodes."""
+
+    @property
+    def mechanism(self) -> str: ...
+
+    @property
+    def user(self) -> str:
+        """Who it is, for messages."""
+        ...
+
+    async def begin(self, clock: Clock) -> ClientExchange:
+        """Returns our half of a new login. Raises PeerUnreachable."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeerLogin:
-    """The user as which this broker logs in at other nodes."""
+class TokenLogin:
+    """A login by a token."""
+
+    source: Tokens
+    user: str
+    mechanism: str = OAUTHBEARER
+
+    async def begin(self, clock: Clock) -> ClientExchange:
+        """As PeerLogin; a provider is asked in a thread."""
+        try:
+            return OAuthClient(await asyncio.to_thread(self.source.read, clock))
+        except NoToken as error:
+            raise PeerUnreachable(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PasswordLogin:
+    """A login by name and password."""
 
     mechanism: str
     user: str
     password: str = field(repr=False)
 
-    def begin(self) -> ClientExchange:
-        """Returns our half of a new login."""
+    async def begin(self, _clock: Clock) -> ClientExchange:
+        """As PeerLogin."""
         if self.mechanism == PLAIN:
             return PlainClient(self.user, self.password)
         nonce = secrets.token_urlsafe(_NONCE_BYTES)

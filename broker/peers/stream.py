@@ -1,6 +1,9 @@
 """Frames over one connection, as asyncio's protocol: without a task of its own.
 
 frame = length i32 | content
+
+A frame of which only the beginning has come gets memory of its own, and the rest is received there:
+the records that a follower fetches are copied by nobody.
 """
 
 from __future__ import annotations
@@ -13,9 +16,11 @@ from typing import Final
 _LENGTH: Final = struct.Struct(">i")
 # A node that announces more is none of a Kafka cluster; pieces of snapshots are 8 MiB.
 FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
+# Holds the small frames that come together.
+BUFFER_BYTES: Final = 16 * 1024
 
 
-class FrameStream(asyncio.Protocol):
+class FrameStream(asyncio.BufferedProtocol):
     """Cuts what comes into frames, and hands them over; ends once, with the reason."""
 
     def __init__(
@@ -25,7 +30,11 @@ class FrameStream(asyncio.Protocol):
     ) -> None:
         self._on_frame = on_frame
         self._on_end = on_end
-        self._received = bytearray()
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._buffered_bytes = 0
+        # The frame that is received, and how much of it has come.
+        self._frame: memoryview | None = None
+        self._frame_end = 0
         self._transport: asyncio.Transport | None = None
         self._reason = ""
 
@@ -33,20 +42,43 @@ class FrameStream(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    def data_received(self, data: bytes) -> None:
-        received = self._received
-        received += data
-        while len(received) >= _LENGTH.size:
-            (size_bytes,) = _LENGTH.unpack_from(received, 0)
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return self._frame[self._frame_end :]
+        return self._buffer[self._buffered_bytes :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        frame = self._frame
+        if frame is None:
+            self._buffered_bytes += nbytes
+            self._cut()
+            return
+        self._frame_end += nbytes
+        if self._frame_end == len(frame):
+            self._frame = None
+            self._on_frame(frame)
+
+    def _cut(self) -> None:
+        """Hands over the frames in the buffer; what has begun behind them gets its own memory."""
+        start, end = 0, self._buffered_bytes
+        self._buffered_bytes = 0
+        while end - start >= _LENGTH.size:
+            (size_bytes,) = _LENGTH.unpack_from(self._buffer, start)
             if not 0 <= size_bytes <= FRAME_BYTES_MAX:
                 self.close(f"a frame of {size_bytes} bytes is none of Kafka's protocol")
                 return
-            end = _LENGTH.size + size_bytes
-            if len(received) < end:
+            start += _LENGTH.size
+            frame = memoryview(bytearray(size_bytes))
+            come = self._buffer[start : min(start + size_bytes, end)]
+            frame[: len(come)] = come
+            if len(come) < size_bytes:
+                self._frame, self._frame_end = frame, len(come)
                 return
-            content = bytes(received[_LENGTH.size : end])
-            del received[:end]
-            self._on_frame(memoryview(content))
+            start += size_bytes
+            self._on_frame(frame)
+        rest = self._buffer[start:end]
+        self._buffer[: len(rest)] = rest
+        self._buffered_bytes = len(rest)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Final
 
+from strandline.broker.cluster.in_sync.throttle import ReplicationThrottle
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.peers.errors import PeerError, PeerRefused, PeerUnreachable
 from strandline.broker.protocol.messages.fetch import FetchResponse, FetchResponsePartition
@@ -56,11 +57,13 @@ class Fetcher:
         clock: Clock,
         *,
         backoff_ms: int,
+        throttle: ReplicationThrottle,
         spawn: Callable[[Coroutine[object, object, None]], object],
     ) -> None:
         """`spawn` runs what waits for the store, beside the fetches."""
         self.leader = leader
         self._spawn = spawn
+        self._throttle = throttle
         self._clock = clock
         self._backoff_s = backoff_ms / 1000
         self._followed: dict[Key, Followed] = {}
@@ -120,6 +123,8 @@ class Fetcher:
     async def _step(self) -> None:
         self._woken.clear()
         self._end_delays()
+        if self._throttle.topics:
+            self._hold_back()
         ready_count = len(self._followed) - len(self._delayed)
         if not ready_count:
             if not self._followed:
@@ -154,6 +159,18 @@ class Fetcher:
             else:
                 gone.append(key)
         return wanted, gone
+
+    def _hold_back(self) -> None:
+        """Leaves out partitions that are throttled, and not in sync, while the rate is exceeded."""
+        throttle = self._throttle
+        if throttle.is_exceeded:
+            self._delay(
+                key
+                for key, one in self._followed.items()
+                if key not in self._delayed
+                and not one.is_caught_up
+                and throttle.covers(one.partition.topic_partition)
+            )
 
     def _end_delays(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -216,6 +233,9 @@ class Fetcher:
                 self._say(partition, "flush failed", str(error))
 
     def _take(self, key: Key, followed: Followed, answer: FetchResponsePartition) -> bool:
+        throttle = self._throttle
+        if throttle.topics and throttle.covers(followed.partition.topic_partition):
+            throttle.record(sum(len(one) for one in answer.records))  # type: ignore[arg-type, misc]
         try:
             if followed.take(answer):
                 self._changed[key] = None
@@ -224,7 +244,12 @@ class Fetcher:
             self._delay([key])
             return False
         except StorageError as error:
-            self._fail(key, followed, str(error))
+            if isinstance(error, DiskError) and error.is_full:
+                # There may be room again at any time.
+                self._say(followed.partition, "no room for records of the leader", str(error))
+                self._delay([key])
+            else:
+                self._fail(key, followed, str(error))
             return False
         return True
 

@@ -9,6 +9,7 @@ import asyncio
 from binascii import crc32
 from collections.abc import Callable, Coroutine
 
+from strandline.broker.cluster.in_sync.throttle import ReplicationThrottle
 from strandline.broker.cluster.metadata.image import NO_LEADER, PartitionImage
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.replication.fetcher import Fetcher
@@ -27,6 +28,7 @@ class Fetchers:
         *,
         fetcher_count: int,
         backoff_ms: int,
+        throttle: ReplicationThrottle,
         spawn: Callable[[Coroutine[object, object, None]], object],
     ) -> None:
         """`endpoint_of` makes a connection to a broker; `spawn` runs a fetcher, or a restart."""
@@ -34,6 +36,7 @@ class Fetchers:
         self._clock = clock
         self._fetcher_count = fetcher_count
         self._spawn = spawn
+        self._throttle = throttle
         self._running: set[Fetcher] = set()
         self._backoff_ms = backoff_ms
         # By leader, and number among those of the leader.
@@ -88,6 +91,7 @@ class Fetchers:
                 self._endpoint_of(leader_id),
                 self._clock,
                 backoff_ms=self._backoff_ms,
+                throttle=self._throttle,
                 spawn=self._spawn,
             )
             self._is_new.set()

@@ -45,8 +45,10 @@ class Followed:
         "is_failed",
         "last_epoch",
         "leader_epoch",
+        "leader_high_watermark",
         "offset",
         "partition",
+        "unseen_bytes",
     )
 
     def __init__(self, partition: Partition, leader_epoch: Epoch) -> None:
@@ -55,6 +57,9 @@ class Followed:
         self.leader_epoch = leader_epoch
         self.delayed_until_s = 0.0
         self.is_failed = False
+        self.leader_high_watermark: Offset = UNKNOWN_OFFSET
+        # Appended here, and not known to be below the high watermark.
+        self.unseen_bytes = 0
         self.offset: Offset = 0
         self.last_epoch: Epoch = NO_EPOCH
         local = partition.log.local
@@ -73,6 +78,11 @@ class Followed:
     @property
     def asked(self) -> FetchedFrom:
         return FetchedFrom(self.offset, self.partition.log.log_start_offset, self.last_epoch, self)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether it has all that the leader's in-sync replicas had at the last answer."""
+        return UNKNOWN_OFFSET < self.leader_high_watermark <= self.offset
 
     def is_ready(self, now_s: float) -> bool:
         return not self.is_failed and self.delayed_until_s <= now_s
@@ -104,13 +114,17 @@ class Followed:
         if info is None:
             return False
         self.partition.traffic.replication_bytes_in += info.size_bytes
+        self.unseen_bytes += info.size_bytes
         self.go_on()
         return True
 
     def _take_offsets(self, answer: FetchResponsePartition) -> bool:
         unified_log = self.partition.log
         local = unified_log.local
-        local.advance_high_watermark(min(answer.high_watermark, local.end_offset))
+        self.leader_high_watermark = answer.high_watermark
+        self.partition.follow_high_watermark(answer.high_watermark, self.unseen_bytes or 1)
+        if local.high_watermark == local.end_offset:
+            self.unseen_bytes = 0
         start = min(answer.log_start_offset, local.high_watermark)
         if start <= unified_log.log_start_offset:
             return False

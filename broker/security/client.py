@@ -18,6 +18,7 @@ from typing import Protocol
 
 from strandline.broker.security.mechanism import AuthenticationFailed
 from strandline.broker.security.scram import DIGESTS, ITERATIONS_MIN
+from strandline.storage.clock import Clock
 
 # A hostile server must not keep a client busy: this many take 50 ms.
 CLIENT_ITERATIONS_MAX = 100_000
@@ -33,6 +34,18 @@ class ClientExchange(Protocol):
 
     def step(self, answer: bytes) -> bytes | None:
         """Handles a server's answer. Raises AuthenticationFailed."""
+        ...
+
+
+class NoToken(Exception):
+    """There is no token now; says why, and never what was sent."""
+
+
+class Tokens(Protocol):
+    """Gives tokens to threads."""
+
+    def read(self, clock: Clock) -> str:
+        """Returns a token; blocks. Raises NoToken."""
         ...
 
 

@@ -3,8 +3,8 @@
     org.apache.kafka.common.security.plain.PlainLoginModule required
         username="admin" password="..." user_admin="..." user_alice="...";
 
-Each `user_NAME` of PlainLoginModule is a user with a password. `username` and `password` are for
-logins at other brokers, of which there are none. ScramLoginModule needs no options: its users are
+Each `user_NAME` of PlainLoginModule is a user with a password. `username` and `password` are
+what this broker logs in with elsewhere. ScramLoginModule needs no options: its users are
 in the metadata. OAuthBearerLoginModule has the certificates that its provider must show.
 """
 

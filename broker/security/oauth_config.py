@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.storage.config.definition import INT, LIST, LONG, STRING, key
+from strandline.storage.config.definition import INT, LIST, LONG, PASSWORD, STRING, key
 from strandline.storage.errors import InvalidConfig
 
 _URL = re.compile(r"https?://[^\s/@?#]+([/?]\S*)?|file:///\S+")
 
 
-def check_url(url: str) -> str:
-    """Returns the address of keys. Raises InvalidConfig."""
-    if not _URL.fullmatch(url):
-        # Without the value: it may have a password.
-        raise InvalidConfig(
-            "sasl.oauthbearer.jwks.endpoint.url: expected https://host/path, http://host/path or"
-            " file:///path, without a user in it"
-        )
-    return url
+def _url(name: str) -> Callable[[str], str]:
+    def check(url: str) -> str:
+        if not _URL.fullmatch(url):
+            # Without the value: it may have a password.
+            raise InvalidConfig(
+                f"{name}: expected https://host/path, http://host/path or file:///path, without a"
+                " user in it"
+            )
+        return url
+
+    return check
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthConfig:
-    """Whose tokens are accepted, and where their keys are."""
+    """Whose tokens are accepted, where their keys are, and where the broker gets its own."""
 
     keys_url: str | None = key(
         "sasl.oauthbearer.jwks.endpoint.url",
@@ -33,7 +36,7 @@ class OAuthConfig:
         "Where the keys are that sign tokens of OAUTHBEARER (JWKS): https://, http:// or file://."
         " This property, and each other of sasl.oauthbearer, may be set for one listener:"
         " listener.name.<name>.oauthbearer.sasl.oauthbearer.jwks.endpoint.url.",
-        convert=check_url,
+        convert=_url("sasl.oauthbearer.jwks.endpoint.url"),
     )
     refresh_ms: int = key(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms",
@@ -87,4 +90,32 @@ class OAuthConfig:
         STRING,
         "scope",
         "The claim of a token that has its scopes; a token with a malformed one is refused.",
+    )
+    token_url: str | None = key(
+        "sasl.oauthbearer.token.endpoint.url",
+        STRING,
+        None,
+        "Where the broker gets the token by which it logs in at controllers and other brokers:"
+        " https:// or http:// of a provider, which is asked with client_credentials, or file:// of"
+        " a token that somebody renews.",
+        convert=_url("sasl.oauthbearer.token.endpoint.url"),
+    )
+    client_id: str | None = key(
+        "sasl.oauthbearer.client.credentials.client.id",
+        STRING,
+        None,
+        "The client as which the broker asks its provider for a token; before `clientId` of the"
+        " login module.",
+    )
+    client_secret: str | None = key(
+        "sasl.oauthbearer.client.credentials.client.secret",
+        PASSWORD,
+        None,
+        "The secret of that client; before `clientSecret` of the login module.",
+    )
+    scope: str | None = key(
+        "sasl.oauthbearer.scope",
+        STRING,
+        None,
+        "The scope of the token that the broker asks for; before `scope` of the login module.",
     )

@@ -79,7 +79,10 @@ async def start_seat(
         storage,
         metadata,
         tiers=tiers if archive is None else archive.tiers,
-        followers=() if archive is None else [archive.tier.follow],
+        followers=[
+            *(one.follow for one in replication.throttles),
+            *(() if archive is None else [archive.tier.follow]),
+        ],
         replication=replication.replication,
     )
     folders = await AssignmentParts.make(environment, storage, membership, replicas)
@@ -111,6 +114,7 @@ async def start_seat(
         spawn=spawn,
         forwarder=membership.forwarder,
         followed=membership.followed,
+        others=elsewhere.brokers,
         archive=None if archive is None or archiving is None else archiving.sources(archive.mirror),
     )
     parts: tuple[Part, ...] = (

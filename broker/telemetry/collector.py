@@ -43,6 +43,7 @@ from strandline.broker.telemetry.families import (
     row_of,
     single,
 )
+from strandline.broker.telemetry.in_sync_rows import InSyncFigures
 from strandline.broker.telemetry.sources import Sources
 from strandline.broker.telemetry.tier_rows import tier_rows
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
@@ -68,6 +69,8 @@ _TRAFFIC: Mapping[str, Callable[[TopicTraffic], int]] = {
     "remotefetchrequests": lambda t: t.remote_fetches,
     "remotefetchbytes": lambda t: t.remote_bytes_out,
     "remotefetcherrors": lambda t: t.remote_fetch_errors,
+    "replicationbytesin": lambda t: t.replication_bytes_in,
+    "replicationbytesout": lambda t: t.replication_bytes_out,
 }
 
 
@@ -193,14 +196,16 @@ class _Page:
 
     def _replicas(self) -> Iterator[Step]:
         sources = self._sources
-        failed = led = under_replicated = under_minimum = 0
+        failed = led = 0
+        in_sync = InSyncFigures()
         for number, partition in enumerate(self._all_partitions):
             # A partition stays in the tables while its folder is offline.
             failed += partition.is_offline
             led += partition.is_leader and not partition.is_offline
             if partition.leading is not None:
-                under_replicated += partition.leading.is_under_replicated
-                under_minimum += partition.leading.is_under_min_in_sync
+                in_sync.add(partition.leading)
+            elif partition.is_leader and not partition.is_offline:
+                in_sync.add_single_replica()
             if number % ADDED_UP_PER_STEP == 0:
                 yield None
         image = sources.metadata.image
@@ -211,8 +216,7 @@ class _Page:
         prefix = "kafka_server_replicamanager_"
         yield single(f"{prefix}partitioncount", served)
         yield single(f"{prefix}leadercount", led)
-        yield single(f"{prefix}underreplicatedpartitions", under_replicated)
-        yield single(f"{prefix}underminisrpartitioncount", under_minimum)
+        yield from in_sync.rows()
         yield single(f"{prefix}offlinereplicacount", offline)
         if sources.followed is None:
             prefix = "kafka_controller_kafkacontroller_"

@@ -125,6 +125,10 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         Bytes of batches read from the object store.
     kafka_server_brokertopicmetrics_remotefetcherrors_total{topic}
         Reads from the object store that failed.
+    kafka_server_brokertopicmetrics_replicationbytesin_total{topic}
+        Bytes of batches fetched from leaders.
+    kafka_server_brokertopicmetrics_replicationbytesout_total{topic}
+        Bytes of batches sent to followers.
     kafka_server_brokertopicmetrics_remotecopybytes_total{topic}
         Bytes archived and committed.
     kafka_server_brokertopicmetrics_remotecopyrequests_total{topic}
@@ -321,6 +325,17 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
         Partitions that this broker leads with fewer replicas in sync than they have.
     kafka_server_replicamanager_underminisrpartitioncount
         Partitions that it leads with fewer replicas in sync than they need for acks=all.
+    kafka_server_replicamanager_atminisrpartitioncount
+        Partitions that it leads with just as many replicas in sync as they need for acks=all; with
+        one replica that is always so.
+    strandline_partitions_without_spare
+        Partitions of those two kinds together: underreplicated, and not more in sync than they
+        need. With the next broker that is lost, producers with acks=all are refused.
+    strandline_follower_behind_partitions{follower}
+        Partitions that this broker leads and of which another broker, the follower, is not in sync.
+    strandline_follower_behind_seconds{follower}
+        For how long it has not been in sync with the partition of which it is behind for longest,
+        as far back as this leader knows. Without a partition of which it is behind, there is none.
     kafka_server_replicamanager_offlinereplicacount
         Partitions that the broker does not serve: their log folder failed, or had no room to
         create them.

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.storage.config.definition import BOOLEAN, LIST, STRING, ValueType, key
+from strandline.storage.config.definition import BOOLEAN, LIST, PASSWORD, STRING, key
 
 NONE, REQUESTED, REQUIRED = "none", "requested", "required"
 TLS_1_2, TLS_1_3 = "TLSv1.2", "TLSv1.3"
 PEM, PKCS12, JKS = "PEM", "PKCS12", "JKS"
 _TYPES = "PEM, PKCS12, or JKS: the last one is Java's default, and here means a file in PKCS12 too."
-PASSWORD = ValueType.PASSWORD
 
 _upper: Callable[[str], str] = str.upper
 

@@ -45,7 +45,7 @@ class ValueType(Enum):
     PASSWORD = 9
 
 
-BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = tuple(ValueType)[:7]
+BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST, PASSWORD = tuple(ValueType)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -171,7 +171,7 @@ class LogConfig:
         "follower.replication.throttled.replicas",
         LIST,
         "",
-        "Replicas whose follower traffic is throttled: * or partition:broker,...",
+        "Replicas that follower.replication.throttled.rate bounds: * or partition:broker,...",
     )
     index_interval_bytes: int = key(
         "index.interval.bytes",
@@ -185,7 +185,7 @@ class LogConfig:
         "leader.replication.throttled.replicas",
         LIST,
         "",
-        "Replicas whose leader traffic is throttled: * or partition:broker,...",
+        "Replicas that leader.replication.throttled.rate bounds: * or partition:broker,...",
     )
     local_retention_bytes: int = key(
         "local.retention.bytes",
@@ -648,8 +648,8 @@ def check_topic_properties(properties: Mapping[str, str]) -> None:
 def check_throttled_replicas(properties: Mapping[str, str]) -> None:
     """Raises InvalidConfig unless they are `*` or `partition:broker,...`, as in Kafka.
 
-    Only for topics that are created or altered: here they throttle nothing, so an existing
-    topic with another value from before this check is no reason not to start.
+    Only for topics that are created or altered: another value from before this check covers no
+    replica, and is no reason not to start.
     """
     for side in ("follower", "leader"):
         name = f"{side}.replication.throttled.replicas"

@@ -114,7 +114,7 @@ def _run_kgo(folder: Path, wanted: Sequence[str], reached: Mapping[str, str]) ->
         folder,
         {
             **reached,
-            "KGO_TEST_RF": "1",
+            "KGO_TEST_RF": "3",
             "KGO_TEST_RECORDS": str(KGO_RECORDS),
             "KGO_LOG_LEVEL": "none",
         },

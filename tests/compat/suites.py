@@ -12,13 +12,13 @@ the runner; a few at once, and one that fails beside others once more alone. Tho
 a login get brokers with both: see `librdkafka_ways`. So do kafka-python's, by the plugin
 `kafka_python_brokers`.
 Tests that it marks as local (most use its built-in mock cluster) say nothing about us and are left
-out, and so are those named in known.toml under `left_out`. Those that create topics with three
-replicas are built with one: see scripts/compat-sources.
+out, and so are those named in known.toml under `left_out`.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -45,6 +45,12 @@ SUITES = ("kafka-python", "librdkafka")
 # The release whose API versions we advertise; kafka-python's tests ask for it.
 KAFKA_VERSION = "4.4.0"
 PYTEST_SECONDS_MAX = 600
+# Where the sources of a suite say which release they are.
+VERSIONS: Mapping[str, tuple[str, str]] = {
+    "librdkafka": ("CHANGELOG.md", r"^# librdkafka v(\S+)"),
+    "kgo": ("CHANGELOG.md", r"^v(\S+)"),
+    "kafkajs": ("package.json", r'"version": "([^"]+)"'),
+}
 # 0113 takes the longest, nine minutes beside others.
 TEST_SECONDS_MAX = 1000
 # librdkafka's wait most of the time, for time-outs and for groups.
@@ -112,6 +118,19 @@ def sources(suite: str, *files: str) -> Path:
         check=True,
     )
     return Path(result.stdout.split()[-1])
+
+
+def version_of(suite: str, folder: Path | None) -> str:
+    """The release whose tests ran; `folder` is that of a suite from the user's sources."""
+    if suite == "kafka-python":
+        return importlib.metadata.version(suite)
+    if suite == "librdkafka":
+        folder = sources(suite)
+    assert folder is not None, suite
+    file, pattern = VERSIONS[suite]
+    found = re.search(pattern, (folder / file).read_text(), re.MULTILINE)
+    assert found is not None, folder / file
+    return found[1]
 
 
 def run_kafka_python(broker: BrokerProcess, *, without: Sequence[str] = ()) -> Iterator[Outcome]:
@@ -376,9 +395,17 @@ def _runs(broker: BrokerProcess, suite: str, scenario: str, options: Options) ->
     if suite == "librdkafka":
         unwanted += {test for _, tests in librdkafka_ways.TESTS.values() for test in tests}
         return run_librdkafka(broker, scenario=scenario, left_out=unwanted, only=options.only)
+    folder = _folder(suite, options)
+    assert folder is not None, suite
+    return SOURCE_SUITES[suite].run(broker, folder, unwanted)
+
+
+def _folder(suite: str, options: Options) -> Path | None:
+    """Where the user has its sources; None of a suite that we fetch."""
+    if suite in SUITES:
+        return None
     assert options.sources is not None, suite
-    found = SOURCE_SUITES[suite]
-    return found.run(broker, (options.sources / found.folder).absolute(), unwanted)
+    return (options.sources / SOURCE_SUITES[suite].folder).absolute()
 
 
 def _outcomes_of(suite: str, options: Options, console: Console) -> Iterator[Outcome]:
@@ -457,10 +484,12 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments, namespace=Options())
     console = Console(highlight=False, soft_wrap=True)
     outcomes: list[Outcome] = []
-    for suite in wanted_suites(options):
+    suites = wanted_suites(options)
+    for suite in suites:
         outcomes += _outcomes_of(suite, options, console)
     if options.write_page and not options.only and not options.fast:
-        PAGE.write_text(page(outcomes, SETTINGS, PAGE.read_text()))
+        versions = {suite: version_of(suite, _folder(suite, options)) for suite in suites}
+        PAGE.write_text(page(outcomes, SETTINGS, PAGE.read_text(), versions))
     found = surprises(outcomes)
     for surprise in found:
         console.print(f"[red]{surprise}")

@@ -32,6 +32,7 @@ OF_SEVERAL = {
 
 # Series that stand on the page only while something is wrong.
 WHILE_FAILING = {
+    "strandline_follower_behind_seconds",
     "strandline_failed_logins_total",
     "strandline_tls_certificate_days_left",
     "strandline_tls_handshake_failures_total",

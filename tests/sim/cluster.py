@@ -143,12 +143,18 @@ class VirtualBroker:
 
     def log(self, topic: str, partition: int) -> LocalLog:
         """Returns the log of a replica of a broker that serves."""
-        assert self._serving is not None
-        assert self._serving.broker.started is not None
-        (logs,) = (one for one in self._serving.broker.started.parts if isinstance(one, LogParts))
-        found = logs.replicas.partition(topic, partition)
+        found = self.find_log(topic, partition)
         assert found is not None, (self, topic, partition)
-        return found.log.local
+        return found
+
+    def find_log(self, topic: str, partition: int) -> LocalLog | None:
+        """Returns the log of a replica; None if it does not serve, or has none."""
+        started = None if self._serving is None else self._serving.broker.started
+        if started is None:
+            return None
+        (logs,) = (one for one in started.parts if isinstance(one, LogParts))
+        found = logs.replicas.partition(topic, partition)
+        return None if found is None else found.log.local
 
     @property
     def is_running(self) -> bool:

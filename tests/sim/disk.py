@@ -9,7 +9,7 @@ renamed is not taken back.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -20,10 +20,10 @@ from unittest.mock import patch
 class Disk:
     """The files of a simulation, and how much of each would survive."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, synced: MutableMapping[int, int] | None = None) -> None:
+        """`synced` has, by inode, the size at the last sync."""
         self._random = random
-        # By inode, the size at the last sync.
-        self._synced: dict[int, int] = {}
+        self._synced: MutableMapping[int, int] = {} if synced is None else synced
 
     @contextmanager
     def watched(self) -> Iterator[None]:

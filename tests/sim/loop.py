@@ -28,6 +28,7 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
+from unittest.mock import patch
 
 from tests.sim.pools import InlinePool
 
@@ -133,8 +134,10 @@ class _Watcher:
 class _NumberedTask(asyncio.Task[Any]):
     """A TaskGroup cancels its tasks in the order of a set: by their numbers, not by addresses."""
 
-    def __init__(self, *args: Any, number: int, **more: Any) -> None:
-        self._number = number
+    def __init__(self, *args: Any, **more: Any) -> None:
+        loop = more["loop"]
+        assert isinstance(loop, VirtualLoop), loop
+        self._number = next(loop.task_numbers)
         context: contextvars.Context | None = more.get("context")
         self.process = PROCESS.get() if context is None else context.get(PROCESS)
         super().__init__(*args, **more)
@@ -143,14 +146,20 @@ class _NumberedTask(asyncio.Task[Any]):
         return self._number
 
 
+def _numbered(
+    loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **more: Any
+) -> asyncio.Task[Any]:
+    return _NumberedTask(coroutine, loop=loop, **more)
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """An event loop whose time passes only while nobody is ready."""
 
     def __init__(self) -> None:
         super().__init__()
         self._ready = _Ready(self)
-        self._task_numbers = count()
-        self.set_task_factory(self._numbered)
+        self.task_numbers = count()
+        self.set_task_factory(_numbered)
         self._now_s = 0.0
         self.turns_left = TURNS_MAX
         # BaseEventLoop asks these two when nothing is ready.
@@ -165,11 +174,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._to_tell: set[tuple[int, str]] = set()
         # Where connections of brokers lead; of a simulation that has one.
         self.network: VirtualNetwork
-
-    def _numbered(
-        self, _: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **more: Any
-    ) -> asyncio.Task[Any]:
-        return _NumberedTask(coroutine, loop=self, number=next(self._task_numbers), **more)
 
     def time(self) -> float:
         return self._now_s
@@ -284,13 +288,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     async def create_connection(  # type: ignore[override]  # BaseEventLoop's has no types
         self,
-        protocol_factory: Callable[[], asyncio.Protocol],
+        protocol_factory: Callable[[], asyncio.BufferedProtocol],
         host: str,
         port: int,
         *,
         ssl: None = None,
         server_hostname: None = None,
-    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+    ) -> tuple[asyncio.Transport, asyncio.BufferedProtocol]:
         assert ssl is None is server_hostname, "it is not encrypted"
         return await self.network.open(protocol_factory, host, port)
 
@@ -349,5 +353,9 @@ async def next_turn() -> None:
 
 def run(begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Runs `begin()` to its end in a new loop of virtual time. Raises Stuck, and what it raises."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+    # Tasks that are made without the factory, which start eagerly, are numbered as well.
+    with (
+        patch.object(asyncio, "Task", _NumberedTask),
+        asyncio.Runner(loop_factory=VirtualLoop) as runner,
+    ):
         return runner.run(begin())

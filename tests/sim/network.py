@@ -220,7 +220,9 @@ class ClientEnd:
 class PeerTransport(asyncio.Transport):
     """The connection of a broker to another one, as asyncio gives it."""
 
-    def __init__(self, end: ClientEnd, protocol: asyncio.Protocol, loop: VirtualLoop) -> None:
+    def __init__(
+        self, end: ClientEnd, protocol: asyncio.BufferedProtocol, loop: VirtualLoop
+    ) -> None:
         super().__init__()
         self._end = end
         self._protocol = protocol
@@ -277,8 +279,11 @@ class PeerTransport(asyncio.Transport):
         if self._outgoing:
             self._send()
         data = incoming.take(len(incoming.received))
-        if data:
-            self._protocol.data_received(data)
+        while data and not self._is_closing:
+            space = self._protocol.get_buffer(-1)
+            taken, data = data[: len(space)], data[len(space) :]
+            space[: len(taken)] = taken
+            self._protocol.buffer_updated(len(taken))
         if incoming.has_ended and not incoming.received:
             self.abort()
 
@@ -375,8 +380,8 @@ class VirtualNetwork:
         return cast(ServerEnd, connected)
 
     async def open(
-        self, make_protocol: Callable[[], asyncio.Protocol], host: str, port: int
-    ) -> tuple[PeerTransport, asyncio.Protocol]:
+        self, make_protocol: Callable[[], asyncio.BufferedProtocol], host: str, port: int
+    ) -> tuple[PeerTransport, asyncio.BufferedProtocol]:
         """As asyncio's create_connection. Raises ConnectionRefusedError."""
         process = PROCESS.get()
         end = await self.connect(port, client=CLIENT_HOST if process is None else process.host)

@@ -127,6 +127,8 @@ def running_provider(keys: bytes, folder: Path | None = None) -> Iterator[Provid
             self.end_headers()
             self.wfile.write(body or b"")
 
+        do_POST = do_GET
+
         def _trickle(self) -> None:
             with suppress(OSError):
                 self.wfile.write(b"HTTP/1.1 200 OK\r\nX: ")

@@ -22,6 +22,7 @@ from typing import Protocol
 from strandline.broker.cluster.in_sync.acknowledgements import Acknowledgements
 from strandline.broker.cluster.in_sync.in_sync_set import InSyncSet, Proposal, SyncedReplica
 from strandline.broker.cluster.in_sync.progress import NO_BROKER_EPOCH, FollowerProgress
+from strandline.broker.cluster.in_sync.throttle import ReplicationThrottle
 from strandline.broker.cluster.metadata.image import PartitionImage
 from strandline.broker.protocol.formats.metadata_records import RegisterBrokerRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -69,6 +70,7 @@ class LeaderContext:
     # Of this broker.
     broker_epoch: Callable[[], int]
     propose: Propose
+    throttle: ReplicationThrottle
 
     def check_epoch(self, broker_id: int, broker_epoch: int) -> None:
         """Raises StaleFollower for the epoch of an earlier incarnation."""
@@ -197,6 +199,17 @@ class Leading:
     def is_under_min_in_sync(self) -> bool:
         return len(self.in_sync.committed) < self.min_in_sync
 
+    @property
+    def is_at_min_in_sync(self) -> bool:
+        return len(self.in_sync.committed) == self.min_in_sync
+
+    def followers_behind(self) -> Iterator[tuple[int, float]]:
+        """Yields who is not in sync, and for how many ms, as far back as this leader knows."""
+        committed, now_ms = self.in_sync.committed, self._cluster.now_ms()
+        for node_id, one in self._followers.items():
+            if node_id not in committed:
+                yield node_id, max(0.0, now_ms - one.behind_since_ms)
+
     def check_enough_in_sync(self) -> None:
         """Raises NotEnoughReplicas, before an append that is to be replicated."""
         if self.is_under_min_in_sync:
@@ -275,6 +288,22 @@ class Leading:
         ):
             wanted = in_sync.committed | {follower.broker_id}
             self._propose(wanted, joining=follower.broker_id)
+
+    def holds_back(self, follower: FollowerProgress) -> bool:
+        """Whether a follower gets no records now: it is throttled, and not in sync (KIP-73)."""
+        throttle = self._cluster.throttle
+        return (
+            bool(throttle.topics)
+            and follower.broker_id not in self.in_sync.committed
+            and throttle.covers(self.topic_partition)
+            and throttle.is_exceeded
+        )
+
+    def sent(self, size_bytes: int) -> None:
+        """Counts records that a follower was answered."""
+        throttle = self._cluster.throttle
+        if throttle.topics and throttle.covers(self.topic_partition):
+            throttle.record(size_bytes)
 
     def low_watermark(self, log_start_offset: Offset) -> Offset:
         """Returns where the logs of all replicas begin whose brokers live, with this one's."""

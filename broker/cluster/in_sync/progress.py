@@ -38,6 +38,7 @@ class FollowerProgress:
         "end_offset",
         "fetched_ms",
         "has_fetched",
+        "known_ms",
         "leader_end_offset",
         "log_start_offset",
     )
@@ -53,6 +54,8 @@ class FollowerProgress:
         self.leader_end_offset: Offset = UNKNOWN_OFFSET
         self.fetched_ms: float = NEVER_MS
         self.caught_up_ms: float = now_ms if is_in_sync else NEVER_MS
+        # Since when the leader knows it: not later than it began to be behind.
+        self.known_ms: float = now_ms
         # Its session, whose fetches do not name a partition without news.
         self.asking: Asking | None = None
 
@@ -64,6 +67,7 @@ class FollowerProgress:
 
     def begin_epoch(self, leader_end_offset: Offset, *, now_ms: float, is_in_sync: bool) -> None:
         """The same leader was elected again: what it knew of the follower stays."""
+        self.known_ms = self.behind_since_ms
         self.caught_up_ms = now_ms if is_in_sync else NEVER_MS
         self.fetched_ms = self.caught_up_ms
         self.leader_end_offset = leader_end_offset
@@ -94,6 +98,11 @@ class FollowerProgress:
         if self.asking is not None:
             self.caught_up_ms = max(self.caught_up_ms, self.asking.asked_ms)
             self.fetched_ms = max(self.fetched_ms, self.asking.asked_ms)
+
+    @property
+    def behind_since_ms(self) -> float:
+        """Since when it is behind, if it is; as far back as this leader knows."""
+        return max(self.caught_up_ms, self.known_ms)
 
     def is_caught_up(self, leader_end_offset: Offset, *, now_ms: float, lag_ms_max: float) -> bool:
         return self.end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_ms_max

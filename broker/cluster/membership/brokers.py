@@ -21,7 +21,7 @@ from strandline.broker.protocol.messages.write_txn_markers import (
 )
 from strandline.broker.protocol.schema.schema import Request, Response
 from strandline.storage.clock import Clock
-from strandline.storage.model import TopicPartition
+from strandline.storage.model import TopicId, TopicPartition
 
 ResponseT = TypeVar("ResponseT", bound=Response)
 
@@ -49,7 +49,7 @@ class OtherBrokers:
         self._view = view
         self._connect = connect
         self._clock = clock
-        self._listener = listener
+        self.listener = listener
         self._request_s_max = request_s_max
         self._peers: dict[NodeId, Peer] = {}
 
@@ -64,6 +64,11 @@ class OtherBrokers:
         if found is None or found.leader in (self._node_id, NO_LEADER):
             return None
         return found.leader
+
+    def topic_id(self, name: str) -> TopicId | None:
+        """Returns the id of a topic; None if there is none."""
+        found = self._view.image.topics.get(name)
+        return None if found is None else found.topic_id
 
     async def write_markers(
         self, node_id: NodeId, request: WriteTxnMarkersRequest
@@ -102,6 +107,6 @@ class OtherBrokers:
         """Returns where a broker listens for others. Raises PeerUnreachable."""
         broker = self._view.image.brokers.get(node_id)
         for one in () if broker is None else broker.end_points:
-            if one.name == self._listener:
+            if one.name == self.listener:
                 return Address(one.host, one.port)
-        raise PeerUnreachable(f"broker {node_id} has no listener {self._listener}")
+        raise PeerUnreachable(f"broker {node_id} has no listener {self.listener}")

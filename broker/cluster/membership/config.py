@@ -72,6 +72,12 @@ class MembershipConfig:
         minimum=1,
         maximum=100,
     )
+    racks: tuple[str, ...] = key(
+        "strandline.brokers.racks",
+        LIST,
+        "",
+        "The broker.rack of each broker of strandline.brokers, in their order, comma separated.",
+    )
 
     @property
     def servers(self) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 The leader owns the log's high watermark. Of a single replica each append moves it to the end; with
 followers `leading` does (`in_sync/leading.py`). A follower takes it from the leader's answers.
-Of a partition that another broker leads, no request is served: it names the leader (KIP-951).
+Of a partition that another broker leads, consumers are served (KIP-392); other requests are told
+the leader (KIP-951).
 
 A fetch that found too little data registers a waiter. When the high watermark moves, the waiters
 are told by how many bytes, and decide whether that is enough. Followers wait for the log's end
@@ -167,9 +168,12 @@ class Partition:
         self, leader_id: int, leader_epoch: Epoch, *, has_one_replica: bool = True
     ) -> None:
         """This broker was elected, or elected again."""
+        was_leader = self.is_leader
         self.leader_id, self.leader_epoch, self.is_leader = leader_id, leader_epoch, True
         if has_one_replica:
             self.log.local.advance_high_watermark(self.log.end_offset)
+        if not was_leader:
+            self._tell_waiters()
 
     def end_leading(self, leader_id: int, leader_epoch: Epoch) -> None:
         """Another broker was elected, or nobody (-1): whoever waits is told."""
@@ -192,6 +196,16 @@ class Partition:
             self.log.local.advance_high_watermark(self.log.end_offset)
             self._on_advanced(1)
 
+    def follow_high_watermark(self, high_watermark: Offset, size_bytes: int) -> None:
+        """Takes over the leader's: consumers that fetch from this follower are told that so many
+        bytes came below it.
+        """
+        local = self.log.local
+        known = local.high_watermark
+        local.advance_high_watermark(min(high_watermark, local.end_offset))
+        if self._waiters and local.high_watermark > known:
+            self._on_advanced(size_bytes)
+
     def _end_replication(self, code: ErrorCode) -> None:
         leading, self.leading = self.leading, None
         if leading is not None:
@@ -208,14 +222,19 @@ class Partition:
 
         -1 means that the client does not check (KIP-320).
         """
-        if epoch not in (NO_EPOCH, self.leader_epoch):
-            if epoch > self.leader_epoch:
-                return LeaderRefusal(ErrorCode.UNKNOWN_LEADER_EPOCH)
-            return LeaderRefusal(ErrorCode.FENCED_LEADER_EPOCH, self.leader_id, self.leader_epoch)
-        if self.is_leader:
-            return None
+        refusal = self.epoch_refusal(epoch)
+        if refusal is not None or self.is_leader:
+            return refusal
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return LeaderRefusal(code, self.leader_id, self.leader_epoch)
+
+    def epoch_refusal(self, epoch: Epoch) -> LeaderRefusal | None:
+        """As `refusal`, for a client that any replica serves."""
+        if epoch in (NO_EPOCH, self.leader_epoch):
+            return None
+        if epoch > self.leader_epoch:
+            return LeaderRefusal(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        return LeaderRefusal(ErrorCode.FENCED_LEADER_EPOCH, self.leader_id, self.leader_epoch)
 
     def epoch_for(self, offset: int) -> int:
         """Returns the leader epoch of `offset`, which may lie ahead; -1 if before the lineage."""

@@ -37,8 +37,10 @@ from strandline.storage.crash_points import (
     crash_point,
 )
 from strandline.storage.errors import DiskError, StorageError
+from strandline.storage.files import FileRange
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.log_dirs import move as log_move
+from strandline.storage.local.log_dirs.copy_pace import CopyPace
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.local.log_dirs.move import LAST_PIECE_BYTES, LogMove, SourceChanged
 from strandline.storage.model import TopicId, TopicPartition
@@ -77,11 +79,12 @@ class ReplicaMoves:
         *,
         worker: Executor,
         clock: Clock,
+        pace: CopyPace,
         cleaning_paused: Callable[[TopicPartition], AbstractContextManager[None]],
         on_moved: Callable[[], None] = lambda: None,
     ) -> None:
         """`worker` makes the copies; it has no other work, which would wait behind gigabytes.
-        `on_moved` is called after each.
+        `on_moved` is called after each. `pace` holds them to their throttle.
 
         A log is not compacted while it is copied, as in Kafka.
         """
@@ -91,6 +94,7 @@ class ReplicaMoves:
         self._log_dirs = log_dirs
         self._worker = worker
         self._clock = clock
+        self._pace = pace
         # In the order requested; bounded by the number of partitions.
         self._wanted: dict[TopicPartition, Path] = {}
         self._current: LogMove | None = None
@@ -132,7 +136,7 @@ class ReplicaMoves:
         if current is not None and current.source.topic_partition == key:
             if current.target.parent == target.path:
                 return
-            current.cancelled = True
+            current.cancel()
         before = self._wanted.pop(key, None)
         if before is not None:
             self._leftovers.add((key, before))
@@ -222,7 +226,7 @@ class ReplicaMoves:
         key = served.topic_partition
         fields = {"partition": str(key), "folder": str(folder)}
         for _ in range(TRIES_MAX):
-            move = LogMove(served.log.local, folder / str(key), clock=self._clock)
+            move = LogMove(served.log.local, folder / str(key), clock=self._clock, pace=self._pace)
             self._current = move
             try:
                 with self._cleaning_paused(key):
@@ -236,7 +240,7 @@ class ReplicaMoves:
                 continue
             except asyncio.CancelledError:
                 # The broker stops: the worker must stop copying, and a start resumes the move.
-                move.cancelled = True
+                move.cancel()
                 raise
             except _Dropped:
                 log.info("move between log folders dropped", extra={"fields": fields})
@@ -296,8 +300,7 @@ class ReplicaMoves:
         """Copies the tail until it is short; returns whether the copy is complete and synced."""
         for _ in range(SYNCS_MAX):
             while (piece := move.next_piece()) is not None:
-                await self._in_worker(partial(move.append, piece))
-                self._check(served, move)
+                await self._append(served, move, piece)
                 if piece.length < LAST_PIECE_BYTES:
                     break
             await self._in_worker(move.sync)
@@ -305,9 +308,16 @@ class ReplicaMoves:
             if move.offset_lag == 0:
                 return True
         while (piece := move.next_piece()) is not None and piece.length >= LAST_PIECE_BYTES:
-            await self._in_worker(partial(move.append, piece))
-            self._check(served, move)
+            await self._append(served, move, piece)
         return False
+
+    async def _append(self, served: Partition, move: LogMove, piece: FileRange) -> None:
+        await self._in_worker(partial(move.append, piece))
+        self._check(served, move)
+        self._pace.copied(piece.length)
+        while pause_s := self._pace.pause_s():
+            await asyncio.sleep(pause_s)
+            self._check(served, move)
 
     def _check(self, served: Partition, move: LogMove) -> None:
         """Raises _Dropped if the partition is gone or the move cancelled, SourceChanged if its log

@@ -81,10 +81,13 @@ class Journal:
             {"partition": str(where), "error": str(error)},
         )
 
-    async def settled(self) -> None:
-        """Returns when what a request wrote or read may be answered. Raises CoordinatorFault."""
+    async def settled(self, *, must_flush: bool = False) -> None:
+        """Returns when what a request wrote or read may be answered. Raises CoordinatorFault.
+
+        With `must_flush` it is on this device then, whatever `flush.messages` says.
+        """
         end_offset = self._partition.log.end_offset
-        if self._partition.must_flush:
+        if must_flush or self._partition.must_flush:
             await self.flush()
         if not self.is_below(end_offset):
             await self._wait_below(end_offset)

@@ -73,12 +73,9 @@ class CoordinatorRuntime(Generic[S]):
         if slot is None:
             raise CoordinatorFault(absent or ErrorCode.COORDINATOR_NOT_AVAILABLE)
         try:
-            result = act(slot)
-            if must_flush:
-                await slot.journal.flush()
-            return result
+            return act(slot)
         finally:
-            await slot.journal.settled()
+            await slot.journal.settled(must_flush=must_flush)
 
     async def run(
         self, on_loaded: Callable[[Slot[S]], None], pass_time: Callable[[], Awaitable[float]]

@@ -6,6 +6,7 @@ In classes of their own: a broker without a record pays nothing.
 from __future__ import annotations
 
 from strandline.broker.audit.record import AuditRecord
+from strandline.broker.authorization.authorizer import Access
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.coordination.transactions.transaction_coordinator import (
     TransactionCoordinator,
@@ -13,7 +14,7 @@ from strandline.broker.coordination.transactions.transaction_coordinator import 
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.fetch.plan import FetchPass, FetchPlan
 from strandline.broker.handlers.fetch.sessions import FetchSessionCache
-from strandline.broker.handlers.produce.produce import Asked, ProduceHandler
+from strandline.broker.handlers.produce.produce import Asked, Produced, ProduceHandler
 from strandline.broker.handlers.services.services import Services
 from strandline.broker.network.responses import Parts, ThrottledParts
 from strandline.broker.protocol.header import RequestHeader
@@ -23,6 +24,7 @@ from strandline.broker.protocol.messages.produce import (
     ProduceResponsePartition,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.security.acl import AclOperation
 from strandline.broker.security.identity import USER_TYPE
 from strandline.storage.local.log.log import AppendInfo
 
@@ -31,21 +33,53 @@ class RecordedProduce(ProduceHandler):
     """As ProduceHandler."""
 
     def __init__(
-        self, services: Services, transactions: TransactionCoordinator, record: AuditRecord
+        self,
+        services: Services,
+        transactions: TransactionCoordinator,
+        record: AuditRecord,
+        listener_of_brokers: str | None = None,
     ) -> None:
+        """Other brokers of a cluster come by `listener_of_brokers`."""
         super().__init__(services, transactions)
         self._record = record
+        self._listener_of_brokers = listener_of_brokers
+
+    def handle(
+        self,
+        request: ProduceRequest,
+        header: RequestHeader,
+        size_bytes: int,
+        started_s: float,
+        peer: str,
+        access: Access | None = None,
+        listener: str = "",
+    ) -> Produced:
+        if access is not None and listener == self._listener_of_brokers:
+            is_broker = access.shows_cluster(AclOperation.CLUSTER_ACTION)
+            if is_broker and self._is_of_record(request):
+                # To act for the cluster is right enough.
+                access = None
+        return super().handle(request, header, size_bytes, started_s, peer, access, listener)
+
+    def _is_of_record(self, request: ProduceRequest) -> bool:
+        named = {one.name or self._metadata.topic_name(one.topic_id) for one in request.topics}
+        return named == {self._record.topic}
 
     def _refused(
-        self, request: ProduceRequest, partition: Partition, wanted: ProducePartition
+        self,
+        request: ProduceRequest,
+        partition: Partition,
+        wanted: ProducePartition,
+        asked: Asked,
     ) -> ProduceResponsePartition | None:
-        if partition.topic_partition.topic == self._record.topic:
+        is_broker = asked.access is None and asked.listener == self._listener_of_brokers
+        if partition.topic_partition.topic == self._record.topic and not is_broker:
             return ProduceResponsePartition(
                 index=wanted.index,
                 error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
                 error_message="the broker alone writes the record of who did what",
             )
-        return super()._refused(request, partition, wanted)
+        return super()._refused(request, partition, wanted, asked)
 
     def _append(
         self,
@@ -77,6 +111,9 @@ class RecordedProduce(ProduceHandler):
     ) -> None:
         if isinstance(outcome, AppendInfo):
             topic = partition.topic_partition.topic
+            if topic == self._record.topic:
+                # Another broker passed its lines on: to note that would be a line each time.
+                return
             self._record.wrote(_principal(header), topic, outcome.size_bytes)
 
 

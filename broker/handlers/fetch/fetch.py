@@ -6,7 +6,7 @@
      7   incremental sessions (KIP-227)
      9   current leader epoch (KIP-320)
     10   zstd is understood by the client
-    11   rack
+    11   rack, preferred read replica (KIP-392)
     12   flexible, last fetched epoch, diverging epoch
     13   topics by id
     15   replica state instead of replica id; 16 node endpoints; 17 directory id; 18 high watermark
@@ -47,8 +47,10 @@ from dataclasses import replace
 from functools import partial
 
 from strandline.broker.authorization.authorizer import Access
+from strandline.broker.cluster.archive.caretaker import archives
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.handlers.fetch.cold_fetches import ColdFetches
+from strandline.broker.handlers.fetch.nearest_replica import preferred_answer
 from strandline.broker.handlers.fetch.partition_answers import (
     FIRST_VERSION_WITH_ZSTD,
     answer_without_read,
@@ -102,6 +104,8 @@ log = logging.getLogger(__name__)
 
 FIRST_VERSION_WITH_MAGIC_1 = 2
 FIRST_VERSION_WITH_BATCHES = 4
+# From here on followers serve consumers too.
+FIRST_VERSION_WITH_RACK = 11
 # Reads of one answer that find nothing but transaction markers: a gigabyte of them, by default.
 MESSAGE_READS_MAX = 1000
 # Such old clients do not notice a delay of milliseconds.
@@ -117,7 +121,12 @@ class FetchHandler:
         self._services = services
         self._planner = FetchPlanner(services, sessions)
         bytes_max = services.config.fetch.bytes_max
-        self._followers = ReplicaFetches(services.replicas, services.clock, bytes_max=bytes_max)
+        self._followers = ReplicaFetches(
+            services.replicas,
+            services.clock,
+            bytes_max=bytes_max,
+            has_archive=self._has_archive,
+        )
         self._loop = asyncio.get_running_loop()
         self._quiet_log = QuietLog(log, services.clock)
         # Number of fetches waiting now.
@@ -196,6 +205,11 @@ class FetchHandler:
             return self._answer(plan, found)
         return self._park(plan, found)
 
+    def _has_archive(self, broker_id: int) -> bool:
+        """Whether that broker reads the archive of this one."""
+        broker = self._services.metadata.image.brokers.get(broker_id)
+        return broker is not None and archives(broker)
+
     # --- reading -----------------------------------------------------------------------------
 
     def _read_once(self, plan: FetchPlan) -> FetchPass:
@@ -205,6 +219,9 @@ class FetchHandler:
         topic_id: uuid.UUID | None = None
         served: Mapping[int, Partition] = {}
         is_denied = False
+        # Followers serve clients that know how they come to fetch from one.
+        any_replica = plan.header.api_version >= FIRST_VERSION_WITH_RACK
+        rack = plan.rack if plan.rack and self._services.config.fetch.selects_by_rack else ""
         for wanted in plan.wanted:
             # A topic is looked up once: hashing its id takes as long as answering a partition.
             if wanted.topic_id is not topic_id or wanted.topic is not topic or not served:
@@ -216,9 +233,12 @@ class FetchHandler:
                 found.answers.append((wanted, None, denied_answer(wanted.partition)))
                 continue
             partition = served.get(wanted.partition)
-            if partition is None or not partition.is_leader:
+            if partition is None or not (partition.is_leader or any_replica):
                 refusal = self._refusal(wanted, partition, plan.session)
                 answer = refused_answer(wanted.partition, refusal, plan.header.api_version)
+                found.must_answer = True
+            elif rack and (nearer := self._nearer(plan, wanted, partition, rack)) is not None:
+                answer = nearer
                 found.must_answer = True
             else:
                 answer = answer_without_read(
@@ -226,6 +246,14 @@ class FetchHandler:
                 ) or self._read_partition(plan, wanted, partition, found)
             found.answers.append((wanted, partition, answer))
         return found
+
+    def _nearer(
+        self, plan: FetchPlan, wanted: WantedPartition, partition: Partition, rack: str
+    ) -> FetchResponsePartition | None:
+        if not partition.is_leader or partition.refusal(wanted.current_leader_epoch) is not None:
+            return None
+        image, offset = self._services.metadata.image, wanted.fetch_offset
+        return preferred_answer(image, partition, rack, plan.listener, offset)
 
     def _may_read(self, plan: FetchPlan, wanted: WantedPartition) -> bool:
         """Returns whether the client may read the topic; an unknown id has no name to ask for."""
@@ -249,7 +277,7 @@ class FetchHandler:
             found.must_answer = True
             code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return error_answer(wanted.partition, code, partition)
-        refusal = partition.refusal(wanted.current_leader_epoch)
+        refusal = partition.epoch_refusal(wanted.current_leader_epoch)
         if refusal is not None:
             found.must_answer = True
             return refused_answer(wanted.partition, refusal, plan.header.api_version, partition)

@@ -39,6 +39,7 @@ def is_news(wanted: WantedPartition, answer: FetchResponsePartition) -> bool:
         or answer.error_code
         or wanted.told_error
         or answer.diverging_epoch is not None
+        or answer.preferred_read_replica >= 0
         or answer.high_watermark != wanted.told_high_watermark
         or answer.log_start_offset != wanted.told_log_start_offset
     )

@@ -54,6 +54,8 @@ class FetchPlan:
     access: Access | None = None
     # The listener that the client came by.
     listener: str = ""
+    # That of the client; empty if it has none.
+    rack: str = ""
 
 
 @dataclass(slots=True)
@@ -172,6 +174,7 @@ class FetchPlanner:
             min(request.min_bytes, bytes_max),
             request.max_wait_ms,
             known,
+            rack=request.rack_id,
         )
 
 

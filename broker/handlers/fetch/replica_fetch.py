@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from strandline.broker.authorization.authorizer import Access
@@ -28,6 +28,7 @@ from strandline.broker.handlers.fetch.partition_answers import (
     records_answer,
     refused_answer,
 )
+from strandline.broker.handlers.fetch.replica_cold_reads import read_for
 from strandline.broker.handlers.fetch.replica_sessions import (
     FollowedPartition,
     ReplicaSession,
@@ -51,6 +52,7 @@ from strandline.storage.clock import Clock
 from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.model import NO_EPOCH, Isolation
 from strandline.storage.quiet_log import QuietLog
+from strandline.storage.tiering.log.cold_read import RemoteRead
 
 log = logging.getLogger(__name__)
 
@@ -74,9 +76,19 @@ class _Fetch:
 class ReplicaFetches:
     """Serves the fetches of followers. Used on the event loop only."""
 
-    def __init__(self, replicas: ReplicaManager, clock: Clock, *, bytes_max: int) -> None:
-        """`bytes_max` bounds an answer, whatever a follower asks for."""
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        clock: Clock,
+        *,
+        bytes_max: int,
+        has_archive: Callable[[int], bool],
+    ) -> None:
+        """`bytes_max` bounds an answer, whatever a follower asks for. `has_archive` tells whether
+        a broker reads the archive itself.
+        """
         self._replicas = replicas
+        self._has_archive = has_archive
         self._bytes_max = bytes_max
         self._now_s = clock.monotonic_s
         self._loop = asyncio.get_running_loop()
@@ -176,6 +188,9 @@ class ReplicaFetches:
                 is_in_sync = fetch.session.broker_id in leading.in_sync.committed
                 answer = records_answer(index, partition, (), 0, Isolation.READ_UNCOMMITTED)
                 return answer, is_in_sync
+            if leading.holds_back(follower):
+                answer = records_answer(index, partition, (), 0, Isolation.READ_UNCOMMITTED)
+                return answer, False
             budget = min(one.partition_bytes_max, fetch.bytes_max - fetch.total_bytes)
             read = unified_log.read(
                 offset,
@@ -183,6 +198,17 @@ class ReplicaFetches:
                 isolation=Isolation.LOG_END,
                 at_least_one_batch=fetch.total_bytes == 0,
             )
+            if read is None and not self._has_archive(fetch.session.broker_id):
+                archived = read_for(fetch.session, one, partition, max(budget, 0))
+                if archived is None:
+                    answer = records_answer(index, partition, (), 0, Isolation.READ_UNCOMMITTED)
+                    return answer, one in fetch.session.cold_reads
+                if archived.buffers:
+                    return self._archived_answer(fetch, index, partition, archived), False
+                # Compaction left nothing of it: the log goes on behind.
+                read = unified_log.read(
+                    archived.next_offset, bytes_max=max(budget, 0), isolation=Isolation.LOG_END
+                )
         except RecordsRejected as error:
             return error_answer(index, error.kafka_code, partition), False
         except StorageError as error:
@@ -197,6 +223,15 @@ class ReplicaFetches:
         fetch.total_bytes += size_bytes
         answer = records_answer(index, partition, parts, size_bytes, Isolation.READ_UNCOMMITTED)
         return answer, False
+
+    def _archived_answer(
+        self, fetch: _Fetch, index: int, partition: Partition, read: RemoteRead
+    ) -> FetchResponsePartition:
+        fetch.total_bytes += read.size_bytes
+        partition.traffic.remote_bytes_out += read.size_bytes
+        return records_answer(
+            index, partition, read.buffers, read.size_bytes, Isolation.READ_UNCOMMITTED
+        )
 
     def _found(self, session: ReplicaSession, one: FollowedPartition) -> Partition | LeaderRefusal:
         """Returns the partition, if this broker leads it with this follower."""
@@ -269,8 +304,11 @@ class ReplicaFetches:
                 continue
             one.told(answer)
             topics.setdefault(one.key[0], []).append(answer)
-            if one.partition is not None:
-                one.partition.traffic.replication_bytes_out += answer.records_bytes
+            partition = one.partition
+            if partition is not None and answer.records_bytes:
+                partition.traffic.replication_bytes_out += answer.records_bytes
+                if partition.leading is not None:
+                    partition.leading.sent(answer.records_bytes)
         response = FetchResponse(
             session_id=session.session_id,
             topics=[_topic(name, partitions) for name, partitions in topics.items()],

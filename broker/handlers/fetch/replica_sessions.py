@@ -10,9 +10,10 @@ without an append are found by a look at all, every SWEEP_MS.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from strandline.broker.cluster.in_sync.progress import Asking, FollowerProgress
 from strandline.broker.cluster.replicas.partition import Partition
@@ -29,7 +30,9 @@ from strandline.broker.protocol.messages.fetch import (
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage import entropy
+from strandline.storage.errors import RecordsRejected, StorageError
 from strandline.storage.model import Offset
+from strandline.storage.tiering.log.cold_read import RemoteRead
 
 # A follower has `num.replica.fetchers` sessions; those of hundreds of brokers.
 SESSIONS_MAX: Final = 1000
@@ -101,6 +104,13 @@ class FollowedPartition:
         self.is_told_error = answer.error_code != 0
 
 
+class ColdRead(NamedTuple):
+    """A read of archived records from an offset, which runs or waits to be answered."""
+
+    offset: Offset
+    outcome: asyncio.Task[RemoteRead | RecordsRejected | StorageError]
+
+
 class ReplicaSession:
     """The session of one fetcher of a follower. Used on the event loop only."""
 
@@ -111,6 +121,7 @@ class ReplicaSession:
         self.epoch = 1
         self.partitions: dict[PartitionKey, FollowedPartition] = {}
         self.dirty: dict[FollowedPartition, None] = {}
+        self.cold_reads: dict[FollowedPartition, ColdRead] = {}
         self.asking = Asking()
         self.swept_ms = 0.0
         # Called with the bytes of an append, and with none for what cannot wait.
@@ -171,7 +182,14 @@ class ReplicaSession:
         self.partitions.clear()
         self.dirty.clear()
 
+    def drop_cold_read(self, one: FollowedPartition) -> None:
+        """Nobody wants it any more."""
+        begun = self.cold_reads.pop(one, None)
+        if begun is not None:
+            begun.outcome.cancel()
+
     def _lose(self, one: FollowedPartition) -> None:
+        self.drop_cold_read(one)
         partition, one.partition = one.partition, None
         if partition is not None:
             self._followed.pop(partition, None)

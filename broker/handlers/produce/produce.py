@@ -119,6 +119,8 @@ FIRST_VERSION_WITH_ZSTD = 7
 FIRST_VERSION_WITH_RECORD_ERRORS = 8
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 ACKS_ALL = -1
+# How the frame of a Produce begins.
+_ANOTHER_PRODUCE = ApiKey.PRODUCE.to_bytes(2, "big")
 
 # Why nothing of a request is stored, by its code.
 _REFUSED_WHOLE = {
@@ -149,6 +151,8 @@ class Asked(NamedTuple):
     timeout_ms: int = 0
     # What a coordinator on another broker said; None while none was asked.
     confirmed: Mapping[TopicPartition, Confirmed] | None = None
+    # Without an authorizer None.
+    access: Access | None = None
 
 
 class ProduceHandler:
@@ -194,6 +198,7 @@ class ProduceHandler:
             listener=listener,
             acks=request.acks,
             timeout_ms=request.timeout_ms,
+            access=access,
         )
         if access is not None:
             if not may_write_transaction(request, access):
@@ -235,7 +240,11 @@ class ProduceHandler:
         return self._replicas.leader(topic.topic_id if by_id else topic.name, index)
 
     def _refused(
-        self, request: ProduceRequest, partition: Partition, wanted: ProducePartition
+        self,
+        request: ProduceRequest,
+        partition: Partition,
+        wanted: ProducePartition,
+        asked: Asked,  # who keeps a record asks it
     ) -> ProduceResponsePartition | None:
         """Returns the answer to a batch that is refused before its records are read."""
         partition.traffic.produce_requests += 1
@@ -451,7 +460,7 @@ class ProduceHandler:
         asked: Asked,
     ) -> AppendInfo | ProduceResponsePartition:
         """Returns where the batch was appended, or the answer that refuses it."""
-        refused = self._refused(request, partition, wanted)
+        refused = self._refused(request, partition, wanted, asked)
         if refused is not None:
             return refused
         assert wanted.records is not None
@@ -534,7 +543,7 @@ class ProduceHandler:
         asked: Asked,
     ) -> AppendInfo | ProduceResponsePartition:
         version = asked.header.api_version
-        refused = self._refused(request, partition, wanted)
+        refused = self._refused(request, partition, wanted, asked)
         if refused is not None:
             return refused
         assert wanted.records is not None
@@ -598,7 +607,9 @@ class ProduceHandler:
         self, response: ProduceResponse, waits: Sequence[PendingReplication], asked: Asked
     ) -> DeferredAnswer:
         """Returns the answer that comes when followers have what was appended."""
-        deferred = DeferredAnswer()
+        # Not of a client that is to be muted after this answer.
+        goes_on_with = b"" if response.throttle_time_ms else _ANOTHER_PRODUCE
+        deferred = DeferredAnswer(goes_on_with=goes_on_with)
 
         def finish() -> None:
             began_s = self._now_s()

@@ -17,7 +17,7 @@ from concurrent.futures import Executor
 
 from strandline.broker.security.jwks import KEYS_BYTES_MAX, KeySet, NoKeys, read_keys
 from strandline.broker.security.oauth_config import OAuthConfig
-from strandline.broker.server.logins.key_request import read_url
+from strandline.broker.security.provider_request import read_url
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.tasks import result_of, wait_within
 from strandline.storage.files import read_named
@@ -136,4 +136,4 @@ def reader_of(config: OAuthConfig, authority: str, clock: Clock) -> Callable[[],
     url = config.keys_url or ""
     if url.startswith(_FILE):
         return lambda: read_named(url.removeprefix(_FILE), KEYS_BYTES_MAX)
-    return lambda: read_url(url, authority, clock)
+    return lambda: read_url(url, authority, clock, bytes_max=KEYS_BYTES_MAX)

@@ -38,6 +38,7 @@ from strandline.storage.model import Offset
 
 if TYPE_CHECKING:
     from strandline.broker.audit.record import AuditRecord
+    from strandline.broker.cluster.membership.brokers import OtherBrokers
     from strandline.broker.cluster.membership.envelope import Forwarder
     from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
     from strandline.broker.network.handshake import Handshakes
@@ -72,14 +73,15 @@ class FrontParts(Front):
         archive: ArchiveSources | None = None,
         forwarder: Forwarder | None = None,
         followed: Callable[[], Offset] | None = None,
+        others: OtherBrokers | None = None,
     ) -> FrontParts:
         """`spawn` starts the tasks of connections. Without an `archive` its metrics are none; with
         a `forwarder` another node decides on the metadata, and `followed` tells up to where they
-        are known here.
+        are known here. `others` are those of a cluster.
         """
         clock, running = environment.clock, metadata.running
         traffic, failed_logins = RequestTraffic(), FailedLogins(clock)
-        kept = kept_record(environment, metadata, replicas=logs.replicas)
+        kept = kept_record(environment, metadata, replicas=logs.replicas, others=others)
         record = None if kept is None else kept.record
         authorizer = metadata.authorizer
         tls = tls_of(running.static)
@@ -112,6 +114,7 @@ class FrontParts(Front):
             decoding=environment.workers.decoding,
             record=record,
             forwarder=forwarder,
+            listener_of_brokers=None if others is None else others.listener,
         )
         handlers = ConnectionHandlers(
             running.static,
@@ -225,7 +228,11 @@ async def listen_for_monitoring(metrics: MetricsServer, listener: Listener) -> N
 
 
 def kept_record(
-    environment: Environment, metadata: MetadataParts, *, replicas: ReplicaManager | None
+    environment: Environment,
+    metadata: MetadataParts,
+    *,
+    replicas: ReplicaManager | None,
+    others: OtherBrokers | None = None,
 ) -> KeptRecord | None:
     """Opens the record, if there is one; its topic needs `replicas`. Raises InvalidConfig."""
     config = metadata.running.static.audit
@@ -240,6 +247,7 @@ def kept_record(
         environment.workers.record,
         replicas=replicas,
         controller=metadata.controller,
+        others=others,
     )
 
 

@@ -21,6 +21,7 @@ from strandline.retention.enforcer import RetentionEnforcer
 from strandline.storage.local.cleaner.cleaner import LogCleaner
 from strandline.storage.local.formats.checkpoint import NO_BROKER_EPOCH
 from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.copy_pace import CopyPace
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
@@ -123,6 +124,7 @@ class LogParts(Part):
             storage.log_dirs,
             worker=workers.moves,
             clock=clock,
+            pace=CopyPace(lambda: running.current.replication.alter_log_dirs_rate, clock),
             cleaning_paused=cleaner.paused,
             on_moved=on_moved,
         )

@@ -12,6 +12,7 @@ from strandline.broker.audit.line import line_of
 from strandline.broker.audit.record import AuditRecord
 from strandline.broker.audit.waiting import WaitingLines
 from strandline.broker.authorization.denials import Denials
+from strandline.broker.cluster.membership.brokers import OtherBrokers
 from strandline.broker.cluster.metadata.controller_messages import Controller
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
@@ -32,10 +33,12 @@ class KeptRecord:
         *,
         replicas: ReplicaManager | None,
         controller: Controller,
+        others: OtherBrokers | None = None,
     ) -> None:
         """Opens the file, which `worker` will write. Raises InvalidConfig if it cannot.
 
-        Without `replicas`, at a controller, the topic is left out: it is the brokers'.
+        Without `replicas`, at a controller, the topic is left out: it is the brokers'. One of the
+        `others` may lead it.
         """
         self._clock = clock
         self._denials = denials
@@ -44,7 +47,9 @@ class KeptRecord:
         self._topic = None
         if config.topic is not None and replicas is not None:
             name = _checked(config.topic)
-            self._topic = RecordTopic(name, self._lines(), replicas, controller, clock)
+            self._topic = RecordTopic(
+                name, self._lines(), replicas, controller, clock, others=others
+            )
         self.record = AuditRecord(self._add, clock, topic=config.topic)
         if denials is not None:
             denials.record_in(self.record)

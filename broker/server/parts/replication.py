@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from strandline.broker.cluster.in_sync.leading import LeaderContext
+from strandline.broker.cluster.in_sync.throttle import FOLLOWERS, LEADERS, ReplicationThrottle
 from strandline.broker.cluster.membership.channel import ControllerChannel
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager, Replication
 from strandline.broker.config.broker_config import BrokerConfig
@@ -27,6 +29,7 @@ class ReplicationParts(Part):
 
     replication: Replication
     fetchers: Fetchers
+    throttles: Sequence[ReplicationThrottle]
 
     @classmethod
     def make(
@@ -54,11 +57,22 @@ class ReplicationParts(Part):
                 config=settings,
             )
 
+        running, windows = metadata.running, config.replication
+        throttle = partial(
+            ReplicationThrottle,
+            clock=clock,
+            node_id=node_id,
+            window_count=windows.window_count,
+            window_ms=windows.window_ms,
+        )
+        leaders = throttle(LEADERS, lambda: running.current.replication.leader_rate)
+        followers = throttle(FOLLOWERS, lambda: running.current.replication.follower_rate)
         fetchers = Fetchers(
             endpoint_of,
             clock,
             fetcher_count=settings.fetcher_count,
             backoff_ms=settings.backoff_ms,
+            throttle=followers,
             spawn=spawn,
         )
         cluster = LeaderContext(
@@ -68,10 +82,12 @@ class ReplicationParts(Part):
             brokers=lambda: metadata.metadata.image.brokers,
             broker_epoch=broker_epoch,
             propose=alterations.propose,
+            throttle=leaders,
         )
         return cls(
             replication=Replication(cluster=cluster, followers=fetchers),
             fetchers=fetchers,
+            throttles=(leaders, followers),
             loops={"replica fetchers": fetchers.run, "in-sync sets": alterations.run},
         )
 

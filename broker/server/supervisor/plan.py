@@ -77,6 +77,7 @@ def plan(config: BrokerConfig, secret: str) -> Sequence[NodePlan]:
             },
         )
     ]
+    racks = config.membership.racks
     for number in range(count):
         internal = Listener(name=INTERNAL, host="127.0.0.1", port=internal_port + number)
         node_id = config.node_id + number
@@ -98,6 +99,7 @@ def plan(config: BrokerConfig, secret: str) -> Sequence[NodePlan]:
                     "inter.broker.listener.name": INTERNAL,
                     "controller.quorum.bootstrap.servers": f"{controller.host}:{controller.port}",
                     "log.dirs": ",".join(map(str, folders)),
+                    **({"broker.rack": racks[number]} if racks else {}),
                 },
             )
         )
@@ -124,6 +126,11 @@ def secret_of(folder: Path) -> str:
 
 
 def _check(config: BrokerConfig, count: int) -> None:
+    racks = config.membership.racks
+    if racks and len(racks) != count:
+        raise InvalidConfig(
+            f"strandline.brokers.racks={','.join(racks)}: expected {count}, one for each broker"
+        )
     if config.membership.roles or config.membership.servers:
         raise InvalidConfig(
             "strandline.brokers and process.roles or controller.quorum.*: several brokers of one"
@@ -140,7 +147,13 @@ def _check(config: BrokerConfig, count: int) -> None:
 
 def _shared(config: BrokerConfig, controller: Listener, secret: str) -> dict[str, str]:
     """The properties that all processes have."""
-    own = {"strandline.brokers", "broker.id", "log.dir", "advertised.listeners"}
+    own = {
+        "strandline.brokers",
+        "strandline.brokers.racks",
+        "broker.id",
+        "log.dir",
+        "advertised.listeners",
+    }
     kept = {name: text for name, text in config.given.items() if name not in own}
     login = (
         "org.apache.kafka.common.security.plain.PlainLoginModule required"

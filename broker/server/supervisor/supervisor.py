@@ -286,14 +286,23 @@ class Child:
                 self.ready.set()
 
     def _write_properties(self) -> Path:
-        """A file, for everybody sees the words of a command, and the secret is among them."""
-        folder = self.node.folders[0]
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / _PROPERTIES_FILE
-        path.write_text(
-            "".join(f"{key}={_escaped(text)}\n" for key, text in self.node.properties.items())
-        )
-        return path
+        """A file, for everybody sees the words of a command, and the secret is among them.
+
+        In the first folder that takes it: others may have failed. Raises OSError if none does.
+        """
+        text = "".join(f"{key}={_escaped(text)}\n" for key, text in self.node.properties.items())
+        failed: OSError | None = None
+        for folder in self.node.folders:
+            path = folder / _PROPERTIES_FILE
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            except OSError as error:
+                failed = failed or error
+            else:
+                return path
+        assert failed is not None, self.node
+        raise failed
 
 
 def _in_use(folders: Iterable[Path]) -> bool:

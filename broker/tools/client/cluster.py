@@ -79,8 +79,18 @@ class RegisteredBroker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InSyncCount:
+    """A partition with replicas that are not in sync, and how many are."""
+
+    topic: str
+    partition: int
+    replicas: int
+    in_sync: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Who has how many partitions, by broker id, and the partitions that nobody leads.
+    """Who has how many partitions, by broker id, and those that nobody leads or that lack replicas.
 
     `brokers` are those that clients are told of; they serve.
     """
@@ -91,6 +101,7 @@ class Share:
     replicas: Counter[int]
     in_sync: Counter[int]
     leaderless: tuple[Key, ...]
+    under_replicated: tuple[InSyncCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +194,7 @@ class Cluster:
         leads: Counter[int] = Counter()
         replicas: Counter[int] = Counter()
         in_sync: Counter[int] = Counter()
-        leaderless = []
+        leaderless, under_replicated = [], []
         for name, topic in self._listing().topics.items():
             for number, place in topic.partitions.items():
                 replicas.update(place.replicas)
@@ -192,6 +203,15 @@ class Cluster:
                     leads[place.leader] += 1
                 else:
                     leaderless.append((name, number))
+                if len(place.isrs) < len(place.replicas):
+                    under_replicated.append(
+                        InSyncCount(
+                            topic=name,
+                            partition=number,
+                            replicas=len(place.replicas),
+                            in_sync=len(place.isrs),
+                        )
+                    )
         return Share(
             cluster_id=str(described.cluster_id),
             brokers=tuple(
@@ -207,6 +227,9 @@ class Cluster:
             replicas=replicas,
             in_sync=in_sync,
             leaderless=tuple(sorted(leaderless)),
+            under_replicated=tuple(
+                sorted(under_replicated, key=lambda one: (one.topic, one.partition))
+            ),
         )
 
     def broker_config(
@@ -305,6 +328,22 @@ class Cluster:
             )
             for _, entry in sorted(entries.items())
         ]
+
+    def topic_property(self, names: Sequence[str], key: str) -> dict[str, str | None]:
+        """Returns one property of each topic that can be read, in one request."""
+        if not names:
+            return {}
+        asked = {ConfigResource(ResourceType.TOPIC, name): name for name in names}
+        futures = self._admin.describe_configs(list(asked), request_timeout=REQUEST_SECONDS_MAX)
+        found: dict[str, str | None] = {}
+        for resource, future in futures.items():
+            name = asked[resource]
+            try:
+                entries = result_of(future, f"cannot read the configuration of topic {name!r}")
+            except ToolFailure:
+                continue
+            found[name] = entries[key].value if key in entries else None
+        return found
 
     def alter_topic_config(
         self, name: str, *, changed: Mapping[str, str], removed: Iterable[str]

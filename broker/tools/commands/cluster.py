@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
 from strandline.broker.tools.client.printing import print_json, remark, say, utc_text
 from strandline.broker.tools.client.tables import Column, print_table
+from strandline.broker.tools.commands.balance import add_balance
 from strandline.broker.tools.commands.command_parser import (
     action_parser,
     chosen_connection,
@@ -20,39 +21,49 @@ from strandline.broker.tools.commands.command_parser import (
     connect,
 )
 from strandline.broker.tools.commands.options import Commands, add_actions, add_json
-from strandline.storage.plurals import counted
+from strandline.broker.tools.nodes.replication import BEHIND, TOO_FEW
+from strandline.storage.plurals import counted, human_seconds
 
 if TYPE_CHECKING:
+    from strandline.broker.tools.client.cluster import Key
     from strandline.broker.tools.nodes.view import ClusterView
 
 # As of `strandline status`.
 PROBLEM = 3
-LEADERLESS_SHOWN = 10
+PARTITIONS_SHOWN = 10
 RUNBOOK = "runbooks/several-brokers#brokers-are-fenced--partitions-have-no-leader"
 
 _EXAMPLES = """
 Asks by Kafka's own requests, so any cluster answers. A broker is online, fenced (it
 starts, is down, or hangs), or gone: not registered, and partitions have it as a replica.
 `since` is when its process began, if the brokers serve metrics, and of one that is not
-online when it was last heard. `metadata lag`: records of the metadata that it lacks.
-Ends with 3 if a broker is fenced or gone, or partitions have no leader.
+online when it was last heard. `behind for`: how long replicas of it have not been in sync,
+if their leaders serve metrics. `metadata lag`: records of the metadata that it lacks.
+Ends with 3 if a broker is fenced or gone, or partitions have no leader or lack replicas.
 
 examples:
   strandline cluster status
   strandline cluster status --bootstrap-server kafka.example.org:9092 --json
+  strandline cluster balance
   strandline cluster remove 3 --remote s3://my-bucket/my-cluster
 """
 
 
 def add_cluster(commands: Commands, add_remove: Callable[[Commands], None]) -> None:
     """`add_remove` adds the action that lets others take over from a lost broker."""
-    cluster = command_parser(commands, "cluster", "look at the brokers of a cluster", _EXAMPLES)
+    cluster = command_parser(
+        commands,
+        "cluster",
+        "look at the brokers of a cluster, and spread its partitions",
+        _EXAMPLES,
+    )
     actions = add_actions(cluster)
     action = partial(action_parser, actions, _EXAMPLES)
     status = action(
         "status", "one line per broker: its address, its state and its partitions", _status
     )
     add_json(status)
+    add_balance(actions)
     add_remove(actions)
 
 
@@ -65,7 +76,7 @@ def _status(options: argparse.Namespace) -> int:
         print_json(asdict(view))
     else:
         _print(view)
-    return PROBLEM if view.absent or view.leaderless else 0
+    return 0 if view.is_well else PROBLEM
 
 
 def _print(view: ClusterView) -> None:
@@ -81,6 +92,7 @@ def _print(view: ClusterView) -> None:
             "leads",
             "replicas",
             "in sync",
+            Column(name="behind for", rank=2, is_right=True),
             Column(name="metadata lag", rank=1, is_right=True),
         ),
         [
@@ -93,6 +105,7 @@ def _print(view: ClusterView) -> None:
                 one.leads,
                 one.replicas,
                 one.in_sync,
+                None if one.behind_s is None else human_seconds(one.behind_s),
                 one.metadata_lag,
             )
             for one in view.members
@@ -112,14 +125,28 @@ def _print(view: ClusterView) -> None:
             f"broker {one.node_id} is {one.state}"
             + (f", with {counted(one.replicas, 'replica')}" if one.replicas else "")
         )
-    if view.leaderless:
-        shown = ", ".join(
-            f"{topic}-{number}" for topic, number in view.leaderless[:LEADERLESS_SHOWN]
-        )
-        more = len(view.leaderless) - LEADERLESS_SHOWN
-        say(
-            f"{counted(len(view.leaderless), 'partition')} without a leader: {shown}"
-            + (f" and {more:,} more" if more > 0 else "")
-        )
+    _print_partitions(view.leaderless, "without a leader")
+    _print_partitions(view.under_replicated, "under-replicated")
+    _print_partitions(
+        view.under_minimum,
+        "with fewer replicas in sync than min.insync.replicas: acks=all is refused",
+    )
+    _print_partitions(
+        view.at_minimum,
+        "at min.insync.replicas: with the next broker that is lost, acks=all is refused",
+    )
     if view.absent or view.leaderless:
         say(f"what to do: strandline docs {RUNBOOK}")
+    elif not view.is_well:
+        say(f"what to do: strandline docs {TOO_FEW if view.under_minimum else BEHIND}")
+
+
+def _print_partitions(partitions: Sequence[Key], what: str) -> None:
+    if not partitions:
+        return
+    shown = ", ".join(f"{topic}-{number}" for topic, number in partitions[:PARTITIONS_SHOWN])
+    more = len(partitions) - PARTITIONS_SHOWN
+    say(
+        f"{counted(len(partitions), 'partition')} {what}: {shown}"
+        + (f" and {more:,} more" if more > 0 else "")
+    )

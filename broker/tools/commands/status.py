@@ -42,6 +42,7 @@ from strandline.broker.tools.nodes.pages import (
     is_up,
     reachable,
 )
+from strandline.broker.tools.nodes.replication import check_replication
 from strandline.storage.clock import SystemClock
 from strandline.storage.plurals import counted, human_bytes, human_seconds
 from strandline.storage.system.host_names import is_host_name
@@ -165,7 +166,7 @@ def _read_status(reader: MetricsReader, name: str, url: str) -> Iterator[_Seen]:
 
 
 def _checks(page: Page, unready: str) -> list[HealthCheck]:
-    checks = check_broker(page, unready)
+    checks = [*check_broker(page, unready), *check_replication(page)]
     if page.has("strandline_exposed_records"):
         now_s = SystemClock().now_ms() / 1000
         checks += [check_exposure(page), check_verified(page, now_s)]

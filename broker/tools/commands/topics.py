@@ -28,12 +28,14 @@ from strandline.broker.tools.commands.options import (
     add_yes,
     given_name,
 )
+from strandline.broker.tools.nodes.replication import loss_of_one
 from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
     from strandline.broker.tools.client.cluster import Cluster, ClusterTopic
 
 _TIERED = "remote.storage.enable"
+_MINIMUM = "min.insync.replicas"
 _DELETED_ON_DISABLE = "remote.log.delete.on.disable"
 
 BROKER_DEFAULT = -1
@@ -139,7 +141,26 @@ def _create(options: argparse.Namespace) -> int:
         )
         is_try = options.validate_only
         say(f"topic {name} could be created" if is_try else f"created topic {name}")
+        if not is_try:
+            _say_loss(cluster, name)
     return 0
+
+
+def _say_loss(cluster: Cluster, name: str) -> None:
+    """Says what the loss of a machine costs, where there is more than one broker."""
+    brokers = cluster.brokers()
+    if len(brokers) < 2:
+        return
+    (topic,) = cluster.topics([name])
+    config = {row.name: row.value for row in cluster.topic_config(name)}
+    say(
+        loss_of_one(
+            replicas=_replication(topic),
+            minimum=int(config.get(_MINIMUM) or 1),
+            is_archived=config.get(_TIERED) == "true",
+            hosts=len({one.host for one in brokers}),
+        )
+    )
 
 
 def _list(options: argparse.Namespace) -> int:

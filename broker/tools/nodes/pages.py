@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -11,6 +11,7 @@ from strandline.broker.tools.client.connection import ClusterConnection
 from strandline.broker.tools.client.failures import ToolFailure
 from strandline.broker.tools.client.health import HealthCheck, Page
 from strandline.broker.tools.nodes.metrics_reader import METRICS_KEY, MetricsReader
+from strandline.broker.tools.nodes.replication import behind_of
 from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class NodeFigures:
 
     began_ms: int | None
     registration_state: int | None
+    # By broker, for how many seconds it has not been in sync with what this one leads.
+    behind_s: Mapping[int, float] = field(default_factory=dict)
 
 
 def figures_of(
@@ -65,6 +68,7 @@ def _figures(page: Page) -> NodeFigures:
     return NodeFigures(
         began_ms=int(1000 * began_s) if began_s else None,
         registration_state=int(state) if state else None,
+        behind_s=behind_of(page),
     )
 
 

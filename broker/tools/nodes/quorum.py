@@ -2,9 +2,9 @@
 
 DescribeCluster  2  fenced brokers, too (KIP-1073)      DescribeQuorum  0-2  the metadata log
 
-Both want DESCRIBE on the cluster. Where the login is one that our client does not know, as
-OAUTHBEARER, or the cluster is older than these requests, `Unasked` says so: the rest of a status
-is there without them.
+Both want DESCRIBE on the cluster. Where the login is one that our client does not know, as GSSAPI,
+or the cluster is older than these requests, `Unasked` says so: the rest of a status is there
+without them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from typing import Final, TypeVar
 from strandline.broker.peers.address import Address
 from strandline.broker.peers.connection import PeerConnection
 from strandline.broker.peers.errors import PeerError
-from strandline.broker.peers.security import MECHANISMS, PeerLogin, PeerSecurity
+from strandline.broker.peers.security import (
+    MECHANISMS,
+    OAUTHBEARER,
+    PASSWORDS,
+    PasswordLogin,
+    PeerLogin,
+    PeerSecurity,
+    TokenLogin,
+)
 from strandline.broker.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -31,10 +39,12 @@ from strandline.broker.protocol.messages.describe_quorum import (
     DescribeQuorumResponse,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.security.client import NoToken, Tokens
 from strandline.broker.tls.config import PEM, PKCS12, TlsConfig
 from strandline.broker.tools.client.cluster import RegisteredBroker
 from strandline.broker.tools.client.connection import ClusterConnection, split_address
-from strandline.storage.clock import SystemClock
+from strandline.broker.tools.client.kafka_properties import ReadToken
+from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.config.definition import with_values
 from strandline.storage.errors import InvalidConfig
 
@@ -46,6 +56,7 @@ ANSWER_S_MAX: Final = 10.0
 # Of DescribeCluster, from which on it tells of fenced brokers.
 _WITH_FENCED: Final = 2
 _METADATA: Final = "__cluster_metadata"
+_CLIENT_ID: Final = "sasl.oauthbearer.client.id"
 
 
 class Unasked(Exception):
@@ -90,7 +101,7 @@ async def ask_first(
     connection: ClusterConnection, ask: Callable[[PeerConnection], Awaitable[T]]
 ) -> T:
     """Connects to the first broker that answers, and asks it. Raises Unasked."""
-    security = _security(connection.settings)
+    security = _security(connection)
     reason = ""
     for one in connection.bootstrap.split(","):
         try:
@@ -189,25 +200,56 @@ def _text(code: int, message: str | None) -> str:
 # --- the security of a connection, from librdkafka's settings ------------------------------------
 
 
-def _security(settings: Mapping[str, str]) -> PeerSecurity:
+def _security(connection: ClusterConnection) -> PeerSecurity:
     """Raises Unasked for what our client does not know."""
+    settings = connection.settings
     protocol = settings.get("security.protocol", "plaintext").upper()
-    login = None
-    if protocol.startswith("SASL"):
-        mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms", "")).upper()
-        user, password = settings.get("sasl.username"), settings.get("sasl.password")
-        if mechanism not in MECHANISMS or user is None or password is None:
-            raise Unasked(
-                f"the login is by {mechanism or 'GSSAPI'}, and these requests go by"
-                f" {', '.join(MECHANISMS)} alone"
-            )
-        login = PeerLogin(mechanism=mechanism, user=user, password=password)
     return PeerSecurity(
         listener="the cluster",
         tls=_tls(settings) if protocol.endswith("SSL") else None,
         checks_name=settings.get("ssl.endpoint.identification.algorithm") != "none",
-        login=login,
+        login=_login(connection) if protocol.startswith("SASL") else None,
     )
+
+
+def _login(connection: ClusterConnection) -> PeerLogin:
+    settings = connection.settings
+    mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms", "")).upper()
+    user, password = settings.get("sasl.username"), settings.get("sasl.password")
+    if mechanism == OAUTHBEARER and connection.read_token is not None:
+        return TokenLogin(source=_TokenFile(connection.read_token), user="the token's user")
+    if mechanism == OAUTHBEARER and (url := settings.get("sasl.oauthbearer.token.endpoint.url")):
+        return TokenLogin(source=_provider(url, settings), user=settings.get(_CLIENT_ID, ""))
+    if mechanism not in PASSWORDS or user is None or password is None:
+        raise Unasked(
+            f"the login is by {mechanism or 'GSSAPI'}, and these requests go by"
+            f" {', '.join(MECHANISMS)} alone"
+        )
+    return PasswordLogin(mechanism=mechanism, user=user, password=password)
+
+
+def _provider(url: str, settings: Mapping[str, str]) -> Tokens:
+    # Loaded by who asks a provider: HTTP, 25 ms.
+    from strandline.broker.security.token_source import TokenSource
+
+    return TokenSource(
+        url,
+        client_id=settings.get(_CLIENT_ID, ""),
+        secret=settings.get("sasl.oauthbearer.client.secret", ""),
+        scope=settings.get("sasl.oauthbearer.scope"),
+        authority=_pem(settings, "https.ca") or "",
+    )
+
+
+class _TokenFile:
+    def __init__(self, read_token: ReadToken) -> None:
+        self._read_token = read_token
+
+    def read(self, _clock: Clock) -> str:
+        try:
+            return self._read_token("")[0]
+        except OSError as error:
+            raise NoToken(f"no token: {error}") from error
 
 
 def _tls(settings: Mapping[str, str]) -> TlsConfig:

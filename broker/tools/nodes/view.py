@@ -14,10 +14,16 @@ gone                     not registered, and partitions have it as a replica
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from strandline.broker.tools.client.cluster import Cluster, Key, RegisteredBroker, Share
+from strandline.broker.tools.client.cluster import (
+    Cluster,
+    InSyncCount,
+    Key,
+    RegisteredBroker,
+    Share,
+)
 from strandline.broker.tools.client.connection import ClusterConnection
 from strandline.broker.tools.nodes.pages import NodeFigures, figures_of
 from strandline.broker.tools.nodes.quorum import (
@@ -33,6 +39,9 @@ FENCED: Final = "fenced"
 GONE: Final = "gone"
 # Kafka's BrokerRegistrationState.
 _SHUTS_DOWN: Final = 20
+_MINIMUM: Final = "min.insync.replicas"
+# Topics with partitions that lack replicas, whose properties are asked for.
+TOPICS_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +49,8 @@ class ClusterMember:
     """A broker and its share of the partitions. Times are ms since 1970, None if unknown.
 
     `since_ms` is when its process began, of one that is not online when it was last heard.
-    `metadata_lag` counts the records of the metadata log that it has not fetched.
+    `metadata_lag` counts the records of the metadata log that it has not fetched. `behind_s` is for
+    how long it has not been in sync, as far back as leaders know; None if it is, or nobody says.
     """
 
     node_id: int
@@ -52,6 +62,7 @@ class ClusterMember:
     replicas: int
     in_sync: int
     metadata_lag: int | None
+    behind_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +77,9 @@ class LeadingController:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """The brokers that are registered, or have replicas, and the partitions that nobody leads.
+    """The brokers that are registered, or have replicas, and the partitions that nobody leads or
+    that lack replicas in sync: of these `under_minimum` have fewer than min.insync.replicas, and
+    `at_minimum` just as many.
 
     Without an answer `controller` is None, and `unasked` says why.
     """
@@ -76,6 +89,13 @@ class ClusterView:
     members: tuple[ClusterMember, ...]
     leaderless: tuple[Key, ...]
     unasked: str = ""
+    under_replicated: tuple[Key, ...] = ()
+    under_minimum: tuple[Key, ...] = ()
+    at_minimum: tuple[Key, ...] = ()
+
+    @property
+    def is_well(self) -> bool:
+        return not (self.absent or self.leaderless or self.under_replicated)
 
     @property
     def absent(self) -> Sequence[ClusterMember]:
@@ -97,13 +117,29 @@ def view_cluster(connection: ClusterConnection, cluster: Cluster) -> ClusterView
         quorum, unasked = None, str(quorum)
     registered = share.brokers if nodes is None or nodes.brokers is None else nodes.brokers
     figures = figures_of(connection, cluster, [one.node_id for one in registered])
+    lacking = share.under_replicated
+    topics = list(dict.fromkeys(one.topic for one in lacking))[:TOPICS_MAX]
+    minimums = cluster.topic_property(topics, _MINIMUM)
     return ClusterView(
         cluster_id=share.cluster_id,
         controller=None if quorum is None else _controller(quorum),
         members=tuple(members(share, registered, quorum, figures)),
         leaderless=share.leaderless,
         unasked=unasked,
+        under_replicated=tuple((one.topic, one.partition) for one in lacking),
+        under_minimum=tuple(
+            (one.topic, one.partition) for one in lacking if _spare(one, minimums) < 0
+        ),
+        at_minimum=tuple(
+            (one.topic, one.partition) for one in lacking if _spare(one, minimums) == 0
+        ),
     )
+
+
+def _spare(one: InSyncCount, minimums: Mapping[str, str | None]) -> int:
+    """How many in sync may be lost until acks=all is refused; negative: it is."""
+    minimum = int(minimums.get(one.topic) or 1)
+    return one.in_sync - min(minimum, one.replicas)
 
 
 def members(
@@ -114,8 +150,15 @@ def members(
 ) -> list[ClusterMember]:
     """Returns a line for each broker that is registered, or has replicas."""
     by_id = {one.node_id: one for one in registered}
+    behind_s: dict[int, float] = {}
+    for one in figures.values():
+        for node_id, seconds in one.behind_s.items():
+            behind_s[node_id] = max(seconds, behind_s.get(node_id, 0.0))
     return [
-        _member(node_id, by_id.get(node_id), share, quorum, figures.get(node_id))
+        replace(
+            _member(node_id, by_id.get(node_id), share, quorum, figures.get(node_id)),
+            behind_s=behind_s.get(node_id),
+        )
         for node_id in sorted(by_id.keys() | share.replicas.keys())
     ]
 

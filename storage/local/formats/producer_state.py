@@ -280,7 +280,7 @@ class ProducerState:
     def begin_verification(self, producer_id: int, epoch: int) -> VerificationGuard:
         """Returns what `check_verified` wants once the coordinator has confirmed the partition.
 
-        A marker or the first batch of the transaction takes it away.
+        The first batch of the transaction takes it away, and a marker that may end it.
         """
         guard = self._guards.get(producer_id)
         if guard is None or guard.epoch != epoch:
@@ -347,8 +347,8 @@ class ProducerState:
         timestamp_ms: int,
     ) -> CompletedTransaction | None:
         """Adds a marker that was appended; None if it ended no transaction in this partition."""
-        self._guards.pop(producer_id, None)
         entry = self.entries.get(producer_id)
+        self._void_guard(entry, producer_id, epoch)
         if entry is None:
             self._refused.pop(producer_id, None)
             entry = self.entries[producer_id] = ProducerEntry(producer_id, epoch)
@@ -396,6 +396,17 @@ class ProducerState:
             header.is_transactional,
         )
         return None
+
+    def _void_guard(self, entry: ProducerEntry | None, producer_id: int, epoch: int) -> None:
+        """Takes the guard away unless the marker is known to end an earlier transaction.
+
+        In version 2 a marker has the epoch of the next transaction, whose first batch may be asked
+        about while the coordinator still waits for this marker to be replicated.
+        """
+        guard = self._guards.get(producer_id)
+        if guard is None or (entry is not None and entry.epoch < epoch == guard.epoch):
+            return
+        del self._guards[producer_id]
 
     def _open_transaction(self, entry: ProducerEntry, first_offset: int) -> None:
         self._guards.pop(entry.producer_id, None)

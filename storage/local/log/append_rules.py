@@ -38,6 +38,8 @@ from strandline.storage.errors import (
 from strandline.storage.local.formats.producer_state import ProducerState
 from strandline.storage.model import NO_TIMESTAMP, Buffer, TimestampType
 from strandline.storage.records.batch import batch as batch_format
+from strandline.storage.records.batch import old_messages
+from strandline.storage.records.batch.any_batch import BATCH_BYTES_MIN
 from strandline.storage.records.batch.batch import (
     CRC_START,
     HEADER_BYTES,
@@ -48,6 +50,7 @@ from strandline.storage.records.batch.batch import (
     read_header,
 )
 from strandline.storage.records.batch.marker import TransactionMarker, read_marker
+from strandline.storage.records.batch.old_messages import OLD_MAGICS
 from strandline.storage.records.batch.record import iter_records
 from strandline.storage.system import crc32c
 
@@ -226,13 +229,26 @@ def check_replicated(
 
     With the `leader_epoch` that a leader was asked under, what may follow them is left out, as in
     Kafka: a batch that the answer cut, and batches of later epochs, which may be of a log that was
-    truncated since (KAFKA-18723). Without it there has to be a batch, and nothing else.
+    truncated since (KAFKA-18723). Without it there has to be a batch, and nothing else. Messages of
+    the old formats, which a leader may have from before Kafka 0.11, stay as they are.
 
     Raises CorruptRecords, InvalidRecords if they do not lie at or behind `next_offset`.
     """
     batches: list[Batch] = []
     position, size_bytes = 0, len(records)
-    while size_bytes - position >= HEADER_BYTES:
+    while size_bytes - position >= BATCH_BYTES_MIN:
+        if records[position + MAGIC_POSITION] in OLD_MAGICS:
+            end = position + old_messages.message_bytes(records, position)
+            if end > size_bytes:
+                break
+            old_messages.check_crc(records, position)
+            header = old_messages.read_header(records, position)
+            _check_behind(header, next_offset)
+            batches.append(Batch(position, header))
+            position, next_offset = end, header.next_offset
+            continue
+        if size_bytes - position < HEADER_BYTES:
+            break
         header = BatchHeader._make(_unpack_header(records, position))
         end = position + LOG_OVERHEAD_BYTES + header.batch_length
         if header.magic != batch_format.MAGIC:
@@ -245,11 +261,7 @@ def check_replicated(
             return batches
         if _crc32c(records[position + CRC_START : end]) != header.crc:
             raise CorruptRecords(f"CRC of the batch at position {position} is wrong")
-        if header.base_offset < next_offset:
-            raise InvalidRecords(
-                f"replicated batch has offsets {header.base_offset} to {header.last_offset}, "
-                f"the log ends at {next_offset}"
-            )
+        _check_behind(header, next_offset)
         batch = Batch(position, header)
         if header.is_control:
             marker_of(records, batch)
@@ -261,6 +273,14 @@ def check_replicated(
         if not batches:
             raise InvalidRecords("no batch to append")
     return batches
+
+
+def _check_behind(header: BatchHeader, next_offset: int) -> None:
+    if header.base_offset < next_offset:
+        raise InvalidRecords(
+            f"replicated batch has offsets {header.base_offset} to {header.last_offset}, "
+            f"the log ends at {next_offset}"
+        )
 
 
 def marker_of(records: memoryview, batch: Batch) -> TransactionMarker | None:

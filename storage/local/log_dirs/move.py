@@ -29,6 +29,7 @@ Retention only takes segments off the front; the copy keeps them until its own r
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,7 @@ from strandline.storage.local.log import diverged_records
 from strandline.storage.local.log.append_rules import AppendOrigin
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs import missing_folder_mark
+from strandline.storage.local.log_dirs.copy_pace import CopyPace, unbounded
 from strandline.storage.local.segment.segment import LogSegment
 from strandline.storage.model import NO_EPOCH
 
@@ -60,8 +62,8 @@ MOVING_MARK = "moving"
 MOVED_MARK = "moved"
 _MARK_VERSION = "0"
 
-# The copy of a file checks for a cancellation after this many bytes.
-COPY_BYTES = 8 * 1024 * 1024
+# A file is compared with an earlier copy of it in pieces of so many bytes.
+COMPARED_BYTES = 8 * 1024 * 1024
 # One piece of the tail; whole batches, so it may be as large as the largest batch.
 PIECE_BYTES = 1024 * 1024
 # The loop itself copies no more than this in step 5: a few milliseconds.
@@ -75,8 +77,13 @@ class SourceChanged(StorageError):
 class LogMove:
     """One copy of a log. `prepare`, `copy_closed`, `open_copy`, `append` and `sync` block."""
 
-    def __init__(self, source: LocalLog, target: Path, *, clock: Clock) -> None:
-        """`target` is the folder of the copy, which does not exist yet or is an unfinished one."""
+    def __init__(
+        self, source: LocalLog, target: Path, *, clock: Clock, pace: CopyPace | None = None
+    ) -> None:
+        """`target` is the folder of the copy, which does not exist yet or is an unfinished one.
+
+        `pace` is that of all copies of the broker; without one they are as fast as the disks.
+        """
         self.source = source
         self.target = target
         self._clock = clock
@@ -84,7 +91,16 @@ class LogMove:
         self._cut_count = source.cut_count
         # Every segment whose batches are in the copy, by base offset.
         self._copied: dict[int, LogSegment] = {}
-        self.cancelled = False
+        self._pace = pace or unbounded(clock)
+        self._cancelling = threading.Event()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelling.is_set()
+
+    def cancel(self) -> None:
+        """Ends the copy at its next look; also one that waits for its pace."""
+        self._cancelling.set()
 
     @property
     def copy(self) -> LocalLog:
@@ -187,14 +203,21 @@ class LogMove:
                         out.fileno(),
                         segment.file().fileno(),
                         position,
-                        min(COPY_BYTES, size_bytes - position),
+                        min(self._pace.piece_bytes(), size_bytes - position),
                     )
                     if count == 0:
                         raise DiskError(f"{segment.log_path} ends before {size_bytes}")
                     position += count
+                    self._keep_pace(count)
         except OSError as error:
             raise DiskError(f"cannot copy to {path}: {error.strerror}") from error
         files.sync_file(path)
+
+    def _keep_pace(self, count: int) -> None:
+        self._pace.copied(count)
+        while pause_s := self._pace.pause_s():
+            if self._cancelling.wait(pause_s):
+                return
 
     def _has_copied(self, segment: LogSegment, path: Path) -> bool:
         """Returns whether an earlier attempt copied the batches of this segment, byte for byte."""
@@ -202,8 +225,8 @@ class LogMove:
         if not path.exists() or path.stat().st_size != size_bytes:
             return False
         with open(path, "rb") as earlier:
-            for position in range(0, size_bytes, COPY_BYTES):
-                count = min(COPY_BYTES, size_bytes - position)
+            for position in range(0, size_bytes, COMPARED_BYTES):
+                count = min(COMPARED_BYTES, size_bytes - position)
                 original = os.pread(segment.file().fileno(), count, position)
                 if self.cancelled or original != earlier.read(count):
                     return False

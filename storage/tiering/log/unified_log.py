@@ -39,6 +39,7 @@ from strandline.storage.model import (
     TopicPartition,
 )
 from strandline.storage.records.batch.batch import HEADER_BYTES, read_header
+from strandline.storage.records.batch.old_messages import is_old
 from strandline.storage.tiering.log import cold_read, timestamp_lookup
 from strandline.storage.tiering.log.cold_read import RemoteRead
 from strandline.storage.tiering.log.segment_views import segment_views
@@ -215,7 +216,7 @@ class UnifiedLog:
         The leader's log may begin within a batch, which it sends whole: an empty log begins there.
         """
         local = self.local
-        if not local.size_bytes and len(records) >= HEADER_BYTES:
+        if not local.size_bytes and len(records) >= HEADER_BYTES and not is_old(records):
             header = read_header(records)
             if header.base_offset < local.end_offset <= header.last_offset:
                 local.reset_to(header.base_offset)

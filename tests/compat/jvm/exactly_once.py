@@ -36,9 +36,11 @@ from tests.system.transactions.exactly_once import (
     SOURCE,
     TARGET,
     WORKERS,
+    Served,
     Trial,
     run_alone,
 )
+from tests.system.transactions.over_brokers import run_alone as run_over_brokers
 
 # A small JVM that starts quickly.
 JAVA = ("java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
@@ -47,15 +49,17 @@ COMPILE_SECONDS_MAX = 300
 CLIENT_SECONDS_MAX = 120
 CONNECT_SECONDS_MAX = 120
 CONNECTORS = 2
+REPLICAS = 3
 CONNECT_WORKER = {
     "group.id": "connect",
     "exactly.once.source.support": "enabled",
     "config.storage.topic": "connect-configs",
     "offset.storage.topic": "connect-offsets",
     "status.storage.topic": "connect-status",
-    "config.storage.replication.factor": "1",
-    "offset.storage.replication.factor": "1",
-    "status.storage.replication.factor": "1",
+    # As many as there are brokers, or those of the brokers.
+    "config.storage.replication.factor": "-1",
+    "offset.storage.replication.factor": "-1",
+    "status.storage.replication.factor": "-1",
     "key.converter": "org.apache.kafka.connect.storage.StringConverter",
     "value.converter": "org.apache.kafka.connect.storage.StringConverter",
     # A worker that was killed is missed soon, and its tasks go to the other one at once.
@@ -76,7 +80,7 @@ class Program(Trial):
         self._name = name
         compile_java(libraries, folder / "classes", name)
 
-    def commands(self, broker: BrokerProcess) -> list[list[str]]:
+    def commands(self, broker: Served) -> list[list[str]]:
         return [
             java(
                 [self._folder / "classes", self._libraries / "*"],
@@ -86,7 +90,7 @@ class Program(Trial):
             for number in range(WORKERS)
         ]
 
-    def arguments(self, broker: BrokerProcess, number: int) -> list[str]:
+    def arguments(self, broker: Served, number: int) -> list[str]:
         """Of one worker."""
         raise NotImplementedError
 
@@ -97,7 +101,7 @@ class Streams(Program):
     def __init__(self, libraries: Path, folder: Path) -> None:
         super().__init__(libraries, folder, "CountingApplication")
 
-    def arguments(self, broker: BrokerProcess, number: int) -> list[str]:
+    def arguments(self, broker: Served, number: int) -> list[str]:
         return [broker.bootstrap, str(self._folder / f"state-{number}"), SOURCE, TARGET]
 
     def inputs(self, values: list[bytes]) -> list[bytes]:
@@ -117,7 +121,7 @@ class Spring(Program):
     def __init__(self, libraries: Path, folder: Path) -> None:
         super().__init__(libraries, folder, "SpringCopier")
 
-    def arguments(self, broker: BrokerProcess, number: int) -> list[str]:
+    def arguments(self, broker: Served, number: int) -> list[str]:
         return [broker.bootstrap, f"copier-{number}-", GROUP, SOURCE, TARGET]
 
 
@@ -129,10 +133,10 @@ class Flink(Program):
     def __init__(self, libraries: Path, folder: Path) -> None:
         super().__init__(libraries, folder, "FlinkCopier")
 
-    def commands(self, broker: BrokerProcess) -> list[list[str]]:
+    def commands(self, broker: Served) -> list[list[str]]:
         return super().commands(broker)[:1]
 
-    def arguments(self, broker: BrokerProcess, number: int) -> list[str]:
+    def arguments(self, broker: Served, number: int) -> list[str]:
         return [broker.bootstrap, str(self._folder / "checkpoints"), SOURCE, TARGET]
 
 
@@ -144,10 +148,10 @@ class JavaCopier(Trial):
     def __init__(self, libraries: Path) -> None:
         self._libraries = libraries.absolute()
 
-    def commands(self, broker: BrokerProcess) -> list[list[str]]:
+    def commands(self, broker: Served) -> list[list[str]]:
         return [self._command(broker, number) for number in range(WORKERS)]
 
-    def _command(self, broker: BrokerProcess, number: int) -> list[str]:
+    def _command(self, broker: Served, number: int) -> list[str]:
         arguments = {
             "transactional-id": f"copier-{number}",
             "consumer-group": f"{GROUP}-{number}",
@@ -170,8 +174,8 @@ class Client(JavaCopier):
         self._class_path = [folder / "classes", libraries / "*"]
         compile_java(libraries, folder / "classes", "TransactionalClient")
 
-    def send(self, broker: BrokerProcess, inputs: range) -> None:
-        if inputs.start == 0:
+    def send(self, broker: Served, inputs: range) -> None:
+        if inputs.start == 0 and isinstance(broker, BrokerProcess):
             self._check(broker)
         super().send(broker, inputs)
 
@@ -226,10 +230,10 @@ class Connect(Trial):
         compile_java(libraries, folder / "classes", "LinesConnector")
         self._ports = [ReservedPort() for _ in range(WORKERS)]
 
-    def commands(self, broker: BrokerProcess) -> list[list[str]]:
+    def commands(self, broker: Served) -> list[list[str]]:
         return [self._command(broker, number) for number in range(WORKERS)]
 
-    def _command(self, broker: BrokerProcess, number: int) -> list[str]:
+    def _command(self, broker: Served, number: int) -> list[str]:
         path = self._folder / f"worker-{number}.properties"
         properties = {
             **CONNECT_WORKER,
@@ -240,7 +244,7 @@ class Connect(Trial):
         main_class = "org.apache.kafka.connect.cli.ConnectDistributed"
         return java([self._folder / "classes", self._libraries / "*"], main_class, str(path))
 
-    def send(self, broker: BrokerProcess, inputs: range) -> None:
+    def send(self, broker: Served, inputs: range) -> None:
         for number in range(CONNECTORS):
             mine = [value for value in inputs if value % CONNECTORS == number]
             with open(self._file(number), "a") as file:
@@ -319,6 +323,9 @@ def main() -> int:
     parser.add_argument("libraries", type=Path, help="holds a folder for each framework")
     parser.add_argument("frameworks", nargs="*", choices=FRAMEWORKS, default=list(FRAMEWORKS))
     parser.add_argument("--minutes", type=float, default=1.0, help="of each framework")
+    parser.add_argument(
+        "--brokers", type=int, default=1, help="three replicas, without an archive, if several"
+    )
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
@@ -327,7 +334,18 @@ def main() -> int:
         print(f"{name}: ", end="", flush=True)
         with tempfile.TemporaryDirectory(prefix="strandline-jvm-") as folder:
             trial = FRAMEWORKS[name](options.libraries.absolute() / name, Path(folder))
-            failed |= bool(run_alone(trial, seed=options.seed, minutes=options.minutes))
+            if options.brokers > 1:
+                failed |= bool(
+                    run_over_brokers(
+                        trial,
+                        brokers=options.brokers,
+                        seed=options.seed,
+                        minutes=options.minutes,
+                        replicas=REPLICAS,
+                    )
+                )
+            else:
+                failed |= bool(run_alone(trial, seed=options.seed, minutes=options.minutes))
     return 1 if failed else 0
 
 

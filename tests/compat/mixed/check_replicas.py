@@ -12,16 +12,25 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ElectionType,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.comparison.peers import kafka_java
+from tests.compat.mixed.clients import Committing, Reading, Writing
 from tests.compat.mixed.nodes import (
     HEAP,
     KAFKA_ID,
@@ -73,12 +82,56 @@ class Replicated:
         """The leader and the in-sync replicas."""
         return state_of(self.admin(), topic)
 
+    def leaders(self, topic: str) -> list[int]:
+        found = self.admin().list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+        return [found[number].leader for number in sorted(found)]
+
+    def await_heir(self, node: int, topics: Iterable[str]) -> None:
+        """Waits until it leads a second partition of each topic."""
+        eventually(lambda: all(self.leaders(topic).count(node) == 2 for topic in topics))
+
+    def is_whole(self, topic: str, assignment: Sequence[Sequence[int]]) -> bool:
+        """Whether all replicas are in sync, and the first ones lead."""
+        found = self.admin().list_topics(topic, timeout=WAIT_S).topics[topic].partitions
+        return len(found) == len(assignment) and all(
+            found[number].leader == wanted[0] and sorted(found[number].isrs) == sorted(wanted)
+            for number, wanted in enumerate(assignment)
+        )
+
+    def elect_first(self, topics: Iterable[str], assignment: Sequence[Sequence[int]]) -> None:
+        """Waits until the first replicas lead, and all are in sync."""
+        parts = [TopicPartition(topic, n) for topic in topics for n in range(len(assignment))]
+
+        def is_done() -> bool:
+            self.admin().elect_leaders(ElectionType.PREFERRED, parts).result(WAIT_S)
+            return all(self.is_whole(one.topic, assignment) for one in parts)
+
+        eventually(is_done)
+
+    def end_of(self, topic: str, partition: int) -> int:
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "ends"})
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), WAIT_S)
+        consumer.close()
+        return int(end)
+
+    def kill(self, node: int) -> None:
+        if node == KAFKA_ID:
+            self.apache.end(signal.SIGKILL)
+        else:
+            self.ours[node].kill()
+
+    def start(self, node: int) -> None:
+        if node == KAFKA_ID:
+            self.apache.start()
+        else:
+            self.ours[node].start()
+
     def data_of(self, node: int) -> Path:
         return self.apache_folder if node == KAFKA_ID else self.ours[node].data
 
     def dump(self, node: int, topic: str) -> list[str]:
-        """Every record of a replica, as Kafka's own tool reads it."""
-        logs = sorted((self.data_of(node) / f"{topic}-0").glob("*.log"))
+        """Every record of a broker's replicas of a topic, as Kafka's own tool reads them."""
+        logs = sorted(self.data_of(node).glob(f"{topic}-*/*.log"))
         done = subprocess.run(
             kafka_java(
                 "org.apache.kafka.tools.DumpLogSegments",
@@ -300,3 +353,51 @@ def test_transactions_count_once_while_a_broker_dies(cluster: Replicated, victim
     cluster.ours[victim].start()
     eventually(lambda: cluster.state(topic)[1] == sorted(replicas))
     cluster.check_same(topic, replicas)
+
+
+def test_each_broker_leads_and_dies_under_load_and_all_folders_are_the_same(
+    cluster: Replicated,
+) -> None:
+    """Each pair of a dead leader and the next one: Kafka's and ours, ours and ours, ours and
+    Kafka's. Groups and transactions have their coordinators on all three.
+    """
+    everybody = (KAFKA_ID, STRANDLINE_ID, SECOND_ID)
+    assignment = [[*everybody[n:], *everybody[:n]] for n in range(len(everybody))]
+    topics = {kind: f"{kind}-{uuid.uuid4().hex[:6]}" for kind in ("plain", "transactions")}
+    for topic in topics.values():
+        new = NewTopic(
+            topic,
+            len(assignment),
+            replica_assignment=assignment,
+            config={"min.insync.replicas": "2"},
+        )
+        cluster.admin().create_topics([new])[topic].result(WAIT_S)
+    eventually(lambda: all(cluster.is_whole(topic, assignment) for topic in topics.values()))
+    writing = Writing(cluster.bootstrap, topics["plain"], len(assignment))
+    committing = Committing(cluster.bootstrap, topics["transactions"], len(assignment))
+    reading = Reading(cluster.bootstrap, topics["transactions"], topics["plain"], "classic")
+    clients = (writing, committing, reading)
+    for client in clients:
+        client.begin()
+    for victim, heir in zip(everybody, [*everybody[1:], everybody[0]], strict=True):
+        for client in clients:
+            client.goes_on()
+        cluster.kill(victim)
+        cluster.await_heir(heir, topics.values())
+        for client in clients:
+            client.goes_on()
+        cluster.start(victim)
+        cluster.elect_first(topics.values(), assignment)
+    for client in (writing, committing):
+        client.end()
+    reading.reads_to({n: cluster.end_of(topics["transactions"], n) for n in range(3)})
+    reading.end()
+    for partition in range(len(assignment)):
+        told = writing.acknowledged[partition]
+        assert [offset for offset, _ in told] == list(range(len(told)))
+        assert [value for _, value in reading.read[partition]] == committing.committed
+    for topic in (*topics.values(), "__consumer_offsets", "__transaction_state"):
+        cluster.check_same(topic, everybody)
+    dumped = cluster.dump(KAFKA_ID, topics["plain"])
+    records = sum(len(told) for told in writing.acknowledged.values())
+    assert sum(line.startswith("| offset:") for line in dumped) == records

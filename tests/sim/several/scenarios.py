@@ -36,6 +36,8 @@ WORLD_S_MAX = 500.0
 READ_S_MAX = 300.0
 IN_SYNC_S_MAX = 120.0
 HEALED_S = 5.0
+# replica.lag.time.max.ms.
+LAGS_MS = ("2000", "2000", "30000")
 
 
 @dataclass
@@ -72,12 +74,17 @@ def scenario(
 
     async def played(world: World) -> None:
         watch = Watch(world)
-        cluster = VirtualCluster(world)
+        settings = {}
+        if replicas > 1:
+            # Longer than all troubles, or so short that followers leave the in-sync set.
+            settings["replica_lag_time_max_ms"] = world.random.choice(LAGS_MS)
+        cluster = VirtualCluster(world, **settings)
         watch.add(cluster)
         with watch.watching():
             try:
                 scene = Scene(world, cluster, watch, replicas)
-                await _play(scene, clients, Troubles(world, cluster, only), troubles)
+                trouble = Troubles(world, cluster, only, replicas=replicas)
+                await _play(scene, clients, trouble, troubles)
             except BaseException:
                 for node in cluster.nodes:
                     await node.kill()
@@ -326,5 +333,7 @@ async def groups(scene: Scene, rounds: int = 8) -> None:
     async with asyncio.TaskGroup() as tasks:
         for member in members:
             tasks.create_task(member.run(rounds))
+    # Members also give rounds up because the only broker with their group is away.
+    await scene.healed.wait()
     await Member(scene.world, scene.client("last"), commits, PARTITIONS).run(4)
     assert commits.acknowledged, "nobody committed"

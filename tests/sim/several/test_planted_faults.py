@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,15 @@ def a_follower_goes_on_one_behind_its_snapshot(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(MetadataReplay, "restart", one_behind)
 
 
+def an_entry_is_left_out(patch: pytest.MonkeyPatch) -> None:
+    position, reads = ServedMetadataLog._position, count(1)
+
+    def skipped(own: ServedMetadataLog, offset: int) -> int:
+        return position(own, offset) + (next(reads) % 5 == 0)
+
+    patch.setattr(ServedMetadataLog, "_position", skipped)
+
+
 def an_entry_is_given_up_with_who_asked_for_it(patch: pytest.MonkeyPatch) -> None:
     async def at_once(work: Coroutine[object, object, Any]) -> Any:
         return await work
@@ -237,6 +247,12 @@ FAULTS = by_name(
         ),
         Fault(plant=producer_ids_are_given_twice, clients=records, words=["given twice"]),
         Fault(plant=an_entry_is_applied_twice, clients=nothing, words=["has another image"]),
+        Fault(
+            plant=an_entry_is_left_out,
+            clients=nothing,
+            words=["has another image"],
+            first_world=1,
+        ),
         Fault(
             plant=a_follower_goes_on_one_behind_its_snapshot,
             clients=nothing,

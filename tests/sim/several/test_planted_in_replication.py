@@ -3,52 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from strandline.broker.cluster.in_sync.leading import Leading
-from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.broker.replication.followed import Followed
 from tests.sim.several.faults import Fault, by_name
-from tests.sim.several.scenarios import records
+from tests.sim.several.planted_in_replication import (
+    a_broker_answers_though_it_does_not_lead,
+    a_follower_joins_wherever_it_is,
+    acknowledged_before_the_high_watermark,
+    coordinators_tell_what_is_not_replicated,
+    divergence_is_not_looked_for,
+    nothing_is_truncated,
+    the_high_watermark_is_the_leaders_end,
+    the_high_watermark_moves_below_min_in_sync,
+)
+from tests.sim.several.scenarios import groups, records
+from tests.support.heavy import all_but
 
 # What makes followers late, and takes the leader away then.
 LATE = ("slow link", "cut", "kill", "pause", "lossy")
 SAYS_LOST = ("lost", "twice", "changed", "replicas differ", "acknowledged twice")
-
-
-def acknowledged_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Leading, "wait", lambda *_: ErrorCode.NONE)
-
-
-def the_high_watermark_is_the_leaders_end(patch: pytest.MonkeyPatch) -> None:
-    def advance(own: Leading) -> None:
-        own._local.advance_high_watermark(own._local.end_offset)
-        own._tell()
-
-    appended = Leading.appended
-
-    def at_once(own: Leading, info: Any) -> None:
-        appended(own, info)
-        own.advance()
-
-    patch.setattr(Leading, "advance", advance)
-    patch.setattr(Leading, "appended", at_once)
-
-
-def nothing_is_truncated(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Followed, "truncate", lambda own, _offset: own._go_on())
-
-
-def divergence_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
-    """A follower goes on at its end, whatever epoch its last record has."""
-
-    def asked(own: Followed) -> Any:
-        return _asked(own)._replace(last_epoch=-1)
-
-    _asked = Followed.asked.fget  # type: ignore[attr-defined]
-    patch.setattr(Followed, "asked", property(asked))
 
 
 FAULTS = by_name(
@@ -81,12 +55,43 @@ FAULTS = by_name(
             only=LATE,
             replicas=3,
         ),
+        Fault(
+            plant=the_high_watermark_moves_below_min_in_sync,
+            clients=records,
+            words=("replicas have that",),
+            only=("apart",),
+            troubles=4,
+            replicas=3,
+        ),
+        Fault(
+            plant=a_follower_joins_wherever_it_is,
+            clients=records,
+            words=("is in sync at", "in-sync replica"),
+            only=("apart", "slow link"),
+            replicas=3,
+            first_world=1,
+        ),
+        Fault(
+            plant=a_broker_answers_though_it_does_not_lead,
+            clients=records,
+            words=("answered as the leader",),
+            only=("pause", "cut", "kill"),
+            replicas=3,
+            first_world=1,
+        ),
+        Fault(
+            plant=coordinators_tell_what_is_not_replicated,
+            clients=groups,
+            words=("lost",),
+            replicas=3,
+        ),
     )
 )
+QUICK = [one for one in FAULTS if not one.startswith(("a_broker_answers", "coordinators"))]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", all_but(QUICK, FAULTS))
 def test_a_fault_planted_in_replication_is_found(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

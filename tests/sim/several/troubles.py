@@ -38,9 +38,17 @@ class Troubles:
     """Troubles a cluster, and heals it at the end."""
 
     def __init__(
-        self, world: World, cluster: VirtualCluster, only: Sequence[str] | None = None
+        self,
+        world: World,
+        cluster: VirtualCluster,
+        only: Sequence[str] | None = None,
+        *,
+        replicas: int = 1,
     ) -> None:
-        """`only` are names of kinds; without it there are all but doubles, which lose records."""
+        """`only` are names of kinds; without it there are all but doubles, which lose records.
+
+        Brokers of topics with one replica have nothing to say to each other.
+        """
         self._world = world
         self._cluster = cluster
         self._busy: set[VirtualBroker] = set()
@@ -53,13 +61,17 @@ class Troubles:
             "pause controller": self._pause_controller,
             "reset": self._reset,
             "cut": self._cut,
+            "apart": self._keep_apart,
             "lossy": self._lose_packets,
             "slow link": self._slow_link,
             "slow disk": self._slow_disk,
             "jump": self._jump,
             "double": self._double,
         }
-        self._chosen = [one for one in self._kinds if one != "double"] if only is None else [*only]
+        without = ("double",) if replicas > 1 else ("double", "apart")
+        self._chosen = (
+            [one for one in self._kinds if one not in without] if only is None else [*only]
+        )
         self._doubles = 0
 
     async def run(self, times: int) -> None:
@@ -200,6 +212,22 @@ class Troubles:
             link.is_cut = True
 
         await self._trouble_links(cut)
+
+    async def _keep_apart(self) -> None:
+        """A broker does not reach the other brokers, and all reach the controller and clients."""
+        brokers, network = self._cluster.brokers, self._world.network
+        one = self._world.random.choice(brokers)
+        links = [
+            link
+            for other in brokers
+            if other is not one
+            for link in (network.link(one.host, other.host), network.link(other.host, one.host))
+        ]
+        for link in links:
+            link.is_cut = True
+        await self._lasts()
+        for link in links:
+            link.heal()
 
     async def _lose_packets(self) -> None:
         def lose(link: Link) -> None:

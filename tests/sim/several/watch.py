@@ -12,6 +12,7 @@ controller hears, and each answer that a broker believes.
     answers      of a controller of an older epoch are not believed (S9)
     shutdown     is allowed when nothing is led any more, and all others know who leads now
     leading      who answers as the leader of a partition led it by its own image meanwhile
+    logs         of partitions with several replicas (watch_logs.py)
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from unittest.mock import patch
 from strandline.broker.cluster.membership.channel import ControllerChannel
 from strandline.broker.cluster.metadata.image import NO_LEADER, MetadataImage, PartitionImage
 from strandline.broker.cluster.metadata.view import MetadataView
+from strandline.broker.controller import heartbeats
 from strandline.broker.controller.feed import ServedMetadataLog
 from strandline.broker.controller.sessions import BrokerSessions
 from strandline.broker.handlers.controller.brokers import BrokerHandlers
@@ -44,6 +46,7 @@ from tests.sim.loop import PROCESS, Process
 from tests.sim.network import PeerTransport
 from tests.sim.several.cluster import VirtualCluster
 from tests.sim.several.routing import error_codes, place_of
+from tests.sim.several.watch_logs import LogWatch
 
 # broker.session.timeout.ms.
 SESSION_S = 9.0
@@ -59,6 +62,7 @@ class Watch:
     def __init__(self, world: World) -> None:
         self._world = world
         self._cluster: VirtualCluster
+        self._logs: LogWatch
         self._controllers: set[Process] = set()
         # By their next offset, as controllers had them.
         self._images: dict[int, MetadataImage] = {}
@@ -70,6 +74,8 @@ class Watch:
         self._process_of: dict[uuid.UUID, Process] = {}
         # Of a registration, how long its controller had run when it heard it last.
         self._heard: dict[tuple[int, int], tuple[Process, float]] = {}
+        # Registrations whose session was over when it was decided to fence them.
+        self._over: set[tuple[int, int]] = set()
         # Of a broker, where its leaderships changed last; of a registration, where the log ended
         # when it wanted to stop first.
         self._moved_at: dict[int, int] = {}
@@ -146,6 +152,7 @@ class Watch:
         before = self._images.get(self._last_offset, before) if is_first else before
         self._last_offset = offset
         self._look_at_leaders(before, image)
+        self._logs.on_decided(before, image)
         for broker in image.brokers.values():
             was = before.brokers.get(broker.broker_id)
             if was is not broker:
@@ -187,9 +194,8 @@ class Watch:
             self.require(is_over, f"{node} was taken from a living broker")
         elif was is not None and broker.fenced and not was.fenced:
             is_leaving = runs is None or runs.is_dead or runs.is_leaving
-            self.require(
-                is_leaving or self._is_over(broker), f"{node} was fenced, and its session lasts"
-            )
+            is_over = (node, epoch) in self._over or self._is_over(broker)
+            self.require(is_leaving or is_over, f"{node} was fenced, and its session lasts")
         if runs is not None and not broker.fenced and (was is None or was.fenced):
             reached = self.image_of(runs).next_offset
             self.require(reached > epoch, f"{node} is unfenced before it has its registration")
@@ -246,6 +252,9 @@ class Watch:
     def add(self, cluster: VirtualCluster) -> None:
         """Watches the processes of a cluster."""
         self._cluster = cluster
+        self._logs = LogWatch(
+            cluster, self.require, lambda: self._images.get(self._last_offset, MetadataImage())
+        )
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -256,10 +265,12 @@ class Watch:
                 (MetadataView, "take_over", self._spy_take_over),
                 (BrokerSessions, "heard", self._spy_heard),
                 (BrokerHandlers, "beat", self._spy_beat),
+                (heartbeats, "fence", self._spy_fence),
                 (ServedMetadataLog, "_restart", self._spy_restart),
                 (PeerConnection, "call", self._spy_call),
                 (ControllerChannel, "ask", self._spy_ask),
                 (membership, "new_registration", self._spy_registration),
+                *self._logs.spies(),
             ):
                 spies.enter_context(patch.object(cls, name, spy(getattr(cls, name))))
             # Small, so that those who were away get a snapshot.
@@ -304,6 +315,19 @@ class Watch:
             heard(sessions, registration, now_s)
 
         return noted
+
+    def _spy_fence(self, fence: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(fence)
+        def decided(partitions: Any, asked: Any, **more: Any) -> Any:
+            # A heartbeat that comes while the entry is written unfences it again.
+            broker = partitions.image.brokers.get(asked.node_id)
+            if broker is not None and broker.broker_epoch == asked.broker_epoch:
+                self._over.discard((asked.node_id, asked.broker_epoch))
+                if self._is_over(broker):
+                    self._over.add((asked.node_id, asked.broker_epoch))
+            return fence(partitions, asked, **more)
+
+        return decided
 
     def _spy_registration(self, make: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(make)

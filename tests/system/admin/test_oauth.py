@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -14,6 +16,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError as PythonError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from strandline.broker.cli import main
 from strandline.broker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from strandline.broker.protocol.messages.sasl_authenticate import (
     SaslAuthenticateRequest,
@@ -175,6 +178,22 @@ def test_a_good_token_lets_in_and_a_bad_one_does_not(
     assert send(port, good())
     assert send(port, good(ec_key()))
     assert not send(port, good(aud="else"))
+
+
+def test_a_command_that_asks_the_nodes_itself_logs_in_by_the_token_of_a_file(
+    port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(good())
+    properties = tmp_path / "client.properties"
+    properties.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
+        f"sasl.oauthbearer.token.endpoint.url=file://{file}\n"
+    )
+    place = ["-b", f"127.0.0.1:{port}", "--command-config", str(properties)]
+    assert main(["cluster", "status", *place, "--json"]) == 0
+    # None of these does librdkafka ask for.
+    assert json.loads(capsys.readouterr().out)["controller"] is not None
 
 
 # --- byte by byte ----------------------------------------------------------------------------

@@ -5,21 +5,13 @@ The most specific quota counts: that of (user, client id) before that of the use
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
-from strandline.broker.protocol.messages.alter_client_quotas import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
-    AlterQuotaEntry,
-    EntityData,
-    QuotaOperation,
-)
 from strandline.broker.protocol.messages.produce import ProduceResponse
 from tests.support.broker import BrokerProcess
+from tests.support.quotas import Quotas, is_held_up
 from tests.support.users import (
     BOB,
     CAROL,
@@ -39,7 +31,6 @@ BATCHES = 3
 BATCH_BYTES = 30_000
 # Two batches are more than its windows allow, and a first one always comes (KIP-74).
 SLOW, FAST = 1000.0, 1e9
-PATIENCE_S = 60.0
 BOBS: Mapping[str, str | None] = {"user": BOB}
 BROKER_SETTINGS = SETTINGS
 
@@ -54,28 +45,6 @@ def users(broker: BrokerProcess) -> None:
             client.ask(request, ProduceResponse, 9)
 
 
-class Quotas:
-    """Sets consumers' rates; takes them away again."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._set: list[Mapping[str, str | None]] = []
-
-    def set(self, entity: Mapping[str, str | None], value: float | None) -> None:
-        if value is not None:
-            self._set.append(entity)
-        operation = QuotaOperation(key="consumer_byte_rate", value=value or 0, remove=value is None)
-        rows = [EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()]
-        request = AlterClientQuotasRequest(entries=[AlterQuotaEntry(entity=rows, ops=[operation])])
-        with WireClient(self._port) as client:
-            (entry,) = client.ask(request, AlterClientQuotasResponse, 1).entries
-        assert entry.error_code == 0, entry
-
-    def clear(self) -> None:
-        for entity in self._set:
-            self.set(entity, None)
-
-
 @pytest.fixture
 def quotas(broker: BrokerProcess) -> Iterator[Quotas]:
     made = Quotas(broker.port)
@@ -85,27 +54,8 @@ def quotas(broker: BrokerProcess) -> Iterator[Quotas]:
 
 def is_slowed(broker: BrokerProcess, user: str, client_id: str) -> bool:
     """Whether a consumer of the whole topic is told to wait on its way."""
-    pauses: list[float] = []
-    settings = {
-        **librdkafka_login(listener_ports(broker)["CLIENTS"], user, PASSWORD),
-        "client.id": client_id,
-        "group.id": client_id,
-        "throttle_cb": lambda event: pauses.append(event.throttle_time),
-    }
-    consumer = Consumer(settings)
-    try:
-        consumer.assign([TopicPartition(TOPIC, 0, 0)])
-        received = 0
-        deadline_s = time.monotonic() + PATIENCE_S
-        while received < BATCHES and not any(pauses) and time.monotonic() < deadline_s:
-            message = consumer.poll(0.1)
-            if message is not None:
-                assert message.error() is None, message.error()
-                received += 1
-        assert any(pauses) or received == BATCHES, "neither read nor held up"
-        return any(pauses)
-    finally:
-        consumer.close()
+    login = librdkafka_login(listener_ports(broker)["CLIENTS"], user, PASSWORD)
+    return is_held_up({**login, "client.id": client_id}, TOPIC, records=BATCHES)
 
 
 def test_a_users_quota_counts_whatever_its_clients_call_themselves(

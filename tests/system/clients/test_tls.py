@@ -19,6 +19,7 @@ from tests.support.broker import BrokerProcess, faultless_broker
 from tests.support.certificates import Authority
 from tests.support.kafka_python import KafkaConsumer
 from tests.support.ports import ReservedPort
+from tests.support.quotas import Quotas, is_held_up
 from tests.support.users import ALICE, JAAS
 from tests.support.users import PASSWORD as ALICES_PASSWORD
 from tests.system.calls import KEEP_EVERYTHING
@@ -26,6 +27,8 @@ from tests.system.calls import KEEP_EVERYTHING
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
 
 PATIENCE_S = 60
+# As Java prints the name of the certificate "client" (RFC 2253).
+PRINCIPAL = r"CN=client,O=Example\, Inc."
 LISTENERS = ("SSL", "MTLS", "SASL_SSL", "OLD")
 SIZES = (0, 1, 100, 16_384, 100_000, 900_000)
 VALUES = [bytes([number]) * size for number, size in enumerate(SIZES)]
@@ -90,7 +93,7 @@ def encrypted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Encrypted]:
     authority.issue("broker").write(folder / "broker.pem", password="sesame")
     authority.issue("client").write(folder / "client.pem")
     other.issue("client").write(folder / "foreign.pem")
-    reserved = {name: ReservedPort() for name in LISTENERS}
+    reserved = {name: ReservedPort() for name in (*LISTENERS, "PLAINTEXT")}
     ports = {name: port.number for name, port in reserved.items()}
     settings = {
         **KEEP_EVERYTHING,
@@ -167,6 +170,21 @@ def test_records_of_all_sizes_come_back_by_aiokafka(encrypted: Encrypted, listen
             return [(await consumer.getone()).value for _ in VALUES]
 
     assert asyncio.run(main()) == VALUES
+
+
+def test_a_quota_of_a_user_counts_for_the_name_of_a_certificate(encrypted: Encrypted) -> None:
+    topic, records = "quota", 3
+    settings = encrypted.librdkafka("MTLS")
+    producer = Producer({**settings, "linger.ms": "0"})
+    for _ in range(records):
+        producer.produce(topic, bytes(30_000))
+        assert producer.flush(PATIENCE_S) == 0
+    assert not is_held_up(settings, topic, records=records)
+    quotas = Quotas(encrypted.ports["PLAINTEXT"])
+    quotas.set({"user": PRINCIPAL}, 1000.0)
+    assert is_held_up(settings, topic, records=records)
+    assert not is_held_up(encrypted.librdkafka("SASL_SSL"), topic, records=records)
+    quotas.clear()
 
 
 def refusal_of(settings: dict[str, str]) -> str:

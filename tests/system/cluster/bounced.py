@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,17 +27,25 @@ SETTINGS = {
 
 
 class BouncedCluster:
-    """Three brokers, of which each partition has one."""
+    """Three brokers; a partition has one of them unless a topic asks for more."""
 
     def __init__(self, controller: ControllerProcess, brokers: list[BrokerProcess]) -> None:
         self.controller = controller
         self.brokers = brokers
         self.bootstrap = ",".join(broker.bootstrap for broker in brokers)
 
-    def create(self, *topics: str, partitions: int = 1) -> None:
+    def create(
+        self,
+        *topics: str,
+        partitions: int = 1,
+        replicas: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
         """Returns when each broker tells the leader of each partition."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        made = admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics])
+        made = admin.create_topics(
+            [NewTopic(topic, partitions, replicas, config=dict(config or {})) for topic in topics]
+        )
         for future in made.values():
             future.result(WAIT_S)
         for broker in self.brokers:
@@ -87,13 +95,16 @@ class BouncedCluster:
 
 
 @contextmanager
-def bounced_cluster(folder: Path) -> Iterator[BouncedCluster]:
+def bounced_cluster(
+    folder: Path, settings: Mapping[str, str] | None = None
+) -> Iterator[BouncedCluster]:
     controller = ControllerProcess(folder / "controller", broker_session_timeout_ms="6000")
     brokers = [
         BrokerProcess(
             folder / f"broker-{number}",
             settings={
                 **SETTINGS,
+                **(settings or {}),
                 "node.id": str(number),
                 "controller.quorum.bootstrap.servers": controller.bootstrap,
             },

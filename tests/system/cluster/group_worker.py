@@ -12,7 +12,7 @@ import signal
 import sys
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 BATCH_MAX = 100
 SESSION_MS = 30_000
@@ -63,7 +63,8 @@ def take(consumer: Consumer, messages: list[Message]) -> None:
     for message in messages:
         error = message.error()
         if error is not None:
-            if error.fatal():
+            # The error of a message says so by its code alone.
+            if error.code() == KafkaError._FATAL:
                 raise KafkaException(error)
             continue
         offset, partition = message.offset(), message.partition()
@@ -85,7 +86,9 @@ def commit(consumer: Consumer) -> None:
         tell("not committed", reason=str(error))
         return
     for one in done or []:
-        tell("committed", partition=one.partition, offset=one.offset)
+        # One of which it has read nothing since it was assigned has no offset to commit.
+        if one.offset >= 0:
+            tell("committed", partition=one.partition, offset=one.offset)
 
 
 def numbers(partitions: list[TopicPartition]) -> list[int]:

@@ -4,15 +4,40 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from strandline.broker.cluster.metadata.log_reader import read_history
+from strandline.broker.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from strandline.broker.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopic,
+)
+from strandline.broker.protocol.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
@@ -23,6 +48,8 @@ from tests.conftest import S3Bucket
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.own_process import Printed, run_here
 from tests.support.several_brokers import SeveralBrokers
+from tests.support.wire import WireClient
+from tests.system.calls import fetch, records_in
 from tests.system.cluster.test_several_brokers import WAIT_S, fill, leaders, read
 from tests.system.tiers.tiered_broker import REGION, REPLICA
 
@@ -47,10 +74,15 @@ SETTINGS = {
 class Archived:
     """A cluster with an archive, in a folder if there is no bucket of S3."""
 
-    def __init__(self, folder: Path, s3: S3Bucket | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        s3: S3Bucket | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.folder = folder
         self.bucket = folder / "bucket"
-        self.bucket.mkdir(parents=True)
+        self.bucket.mkdir(parents=True, exist_ok=True)
         self.url = f"file://{self.bucket}"
         self._access: dict[str, str] = {}
         settings = dict(SETTINGS)
@@ -61,7 +93,7 @@ class Archived:
             settings["strandline.remote.s3.region"] = REGION
         self.settings = {**settings, "strandline.remote.url": self.url}
         words = (f"{name}={value}" for name, value in self.settings.items())
-        self.brokers = SeveralBrokers(folder / "brokers", *words)
+        self.brokers = SeveralBrokers(folder / "brokers", *words, environment=environment)
 
     @property
     def store(self) -> ObjectStore:
@@ -89,6 +121,13 @@ class Archived:
             for number in range(info.partition_count)
         )
         return sum(one.manifest.end_offset for one in manifests if one is not None)
+
+    def uploaded(self, topic: str, number: int) -> int:
+        """The end of what the bucket has of a partition, with pieces of open segments."""
+        (info,) = (one for one in list_topics(self.store) if one.topic == topic)
+        key = TopicIdPartition(topic, info.topic_id, number)
+        stored = manifest_store.load(self.store, key)
+        return 0 if stored is None else stored.manifest.tail_end_offset
 
     def run(self, *words: str) -> str:
         access = (f"--{name.replace('_', '-')}={text}" for name, text in self._access.items())
@@ -235,6 +274,18 @@ def test_the_next_leader_goes_on_with_the_archive_of_one_that_stood_still(
     assert "whole" in cluster.run("archive", "verify", "--topic", "moved")
 
 
+def read_at(port: int, topic: str, count: int) -> list[bytes | None]:
+    """Reads so many records from the broker at that port, whoever leads."""
+    values: list[bytes | None] = []
+    until_s = time.monotonic() + WAIT_S
+    with WireClient(port) as client:
+        while len(values) < count and time.monotonic() < until_s:
+            answer = fetch(client, topic, len(values))
+            assert answer.error_code == 0, answer
+            values += [one.value for one in records_in(answer) if one.offset >= len(values)]
+    return values
+
+
 def test_a_follower_that_was_away_while_its_leader_freed_goes_on_behind_the_archive_and_leads(
     cluster: Archived,
 ) -> None:
@@ -263,7 +314,87 @@ def test_a_follower_that_was_away_while_its_leader_freed_goes_on_behind_the_arch
     fill(brokers, "away", sent[1200:])
     eventually(lambda: cluster.archived("away") == 1500)
     assert read(brokers, "away", 1500) == sent
+    # Each replica serves consumers, from the archive too (KIP-392).
+    for number in range(3):
+        assert read_at(brokers.port + number, "away", len(sent)) == sent
     assert "whole" in cluster.run("archive", "verify", "--topic", "away")
+
+
+def reassign(cluster: Archived, topic: str, replicas: list[int]) -> None:
+    """Moves its only partition; returns when these are in sync, and the first one leads."""
+    partition = ReassignablePartition(partition_index=0, replicas=replicas)
+    wanted = ReassignableTopic(name=topic, partitions=[partition])
+    with WireClient(cluster.brokers.port) as client:
+        answer = client.ask(
+            AlterPartitionReassignmentsRequest(topics=[wanted]),
+            AlterPartitionReassignmentsResponse,
+            0,
+        )
+    assert answer.error_code == 0
+    assert answer.responses[0].partitions[0].error_code == 0
+    eventually(lambda: cluster.in_sync(topic, asked=replicas[0]) == sorted(replicas))
+    eventually(lambda: cluster.led_by(topic, asked=replicas[0]) == {replicas[0]})
+
+
+def told_by(
+    cluster: Archived, topic: str, node_id: int, epoch_count: int
+) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+    """What a leader says of the producers of a partition, and of the ends of its epochs."""
+    producers = DescribeProducersRequest(
+        topics=[DescribeProducersTopic(name=topic, partition_indexes=[0])]
+    )
+    with WireClient(cluster.brokers.port + node_id - 1) as client:
+        described = client.ask(producers, DescribeProducersResponse, 0).topics[0].partitions[0]
+        assert described.error_code == 0
+        active = sorted(
+            (one.producer_id, one.producer_epoch, one.last_sequence)
+            for one in described.active_producers
+        )
+        ends = []
+        for epoch in range(epoch_count):
+            asked = OffsetForLeaderPartition(partition=0, leader_epoch=epoch)
+            request = OffsetForLeaderEpochRequest(
+                topics=[OffsetForLeaderTopic(topic=topic, partitions=[asked])]
+            )
+            answer = client.ask(request, OffsetForLeaderEpochResponse, 3)
+            (found,) = answer.topics[0].partitions
+            ends.append((found.error_code, found.leader_epoch, found.end_offset))
+    return active, ends
+
+
+def send(producer: Producer, topic: str, values: list[bytes]) -> None:
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(WAIT_S) == 0
+
+
+def test_replicas_that_join_begin_behind_the_archive_with_its_epochs_and_producers(
+    cluster: Archived,
+) -> None:
+    cluster.create("joined", partitions=1, config={"local.retention.ms": "500"})
+    (home,) = cluster.led_by("joined")
+    sent = [b"%d" % number for number in range(900)]
+    producers = [
+        Producer({"bootstrap.servers": cluster.brokers.bootstrap, "enable.idempotence": True})
+        for _ in range(2)
+    ]
+    send(producers[0], "joined", sent[:300])
+    # It is started again, and leads under its next epoch.
+    os.kill(cluster.pid_of(home), signal.SIGKILL)
+    send(producers[1], "joined", sent[300:600])
+    eventually(lambda: cluster.archived("joined") == 600)
+    eventually(lambda: cluster.local_start("joined", home) == 600)
+    before = active, ends = told_by(cluster, "joined", home, 3)
+    assert len(active) == len(producers)
+    assert 300 in (end for _, _, end in ends)
+    others = [number for number in (1, 2, 3) if number != home]
+    reassign(cluster, "joined", others)
+    assert [cluster.local_start("joined", one) for one in others] == [600, 600]
+    assert told_by(cluster, "joined", others[0], 3) == before
+    send(producers[1], "joined", sent[600:])
+    assert read(cluster.brokers, "joined", 900) == sent
+    eventually(lambda: cluster.archived("joined") == 900)
+    assert "whole" in cluster.run("archive", "verify", "--topic", "joined")
 
 
 def test_what_a_lost_broker_archived_is_taken_over_by_others(tmp_path: Path) -> None:
@@ -303,6 +434,56 @@ def test_what_a_lost_broker_archived_is_taken_over_by_others(tmp_path: Path) -> 
         assert committed.offset == 17
         assert len(read(brokers, "kept", 1500)) == 1500
         assert "whole" in lost.run("archive", "verify")
+
+
+def test_a_transaction_whose_end_is_lost_with_a_broker_is_aborted(tmp_path: Path) -> None:
+    lost = Archived(tmp_path)
+    with lost.brokers as brokers:
+        admin = lost.create("ended", config={"strandline.remote.active.segment.upload.ms": "300"})
+        number = leaders(admin, "ended").index(3)
+        writes = Producer({"bootstrap.servers": brokers.bootstrap, "transactional.id": "ends"})
+        writes.init_transactions(WAIT_S)
+        writes.begin_transaction()
+        writes.produce("ended", b"begun", partition=number)
+        assert writes.flush(WAIT_S) == 0
+        eventually(lambda: lost.uploaded("ended", number) == 1)
+        # Its marker stays on the disk.
+        paused = ConfigEntry(
+            "remote.log.copy.disable", "true", incremental_operation=AlterConfigOpType.SET
+        )
+        topic = ConfigResource(ResourceType.TOPIC, "ended", incremental_configs=[paused])
+        admin.incremental_alter_configs([topic])[topic].result(WAIT_S)
+        writes.commit_transaction(WAIT_S)
+        pid = lost.pid_of(3)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert lost.uploaded("ended", number) == 1
+            eventually(lambda: -1 in lost.led_by("ended"))
+            done = lost.cluster_remove("3", "--yes")
+            assert done.code == 0, done.text
+            assert f"ended-{number}: the transaction of producer" in done.text
+            assert "from offset 0 on is aborted" in done.text
+        finally:
+            os.kill(pid, signal.SIGKILL)
+        later = Producer({"bootstrap.servers": brokers.bootstrap})
+        later.produce("ended", b"later", partition=number)
+        assert later.flush(WAIT_S) == 0
+        assert first_committed(brokers, "ended", number) == b"later"
+
+
+def first_committed(brokers: SeveralBrokers, topic: str, number: int) -> bytes | None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": brokers.bootstrap,
+            "group.id": "committed",
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([TopicPartition(topic, number, 0)])
+    message = consumer.poll(WAIT_S)
+    consumer.close()
+    assert message is not None
+    return message.value()
 
 
 @pytest.mark.s3

@@ -1,6 +1,6 @@
 """`make soak MINUTES=30 [SEED=7]`: both tiers, real clients, and everything that can go wrong.
 
-    python -m tests.system.soak.run [--minutes N] [--seed N]
+    python -m tests.system.soak.run [--minutes N] [--seed N] [--brokers N]
 
     plan.py      what happens, from the seed alone        clients.py   producers, readers, groups
     story.py     carries it out                           model.py     what must be true of records
@@ -11,7 +11,8 @@ While it lives: produce is never refused, no reader sees a gap, a double or anot
 starts are where they may be. At the end everything is read once more and the bucket is compared
 with its manifests. Any violation ends the run with 1, and keeps the folders, the broker's log, the
 objects of the bucket and the list of steps. The same seed makes the same steps in the same order;
-how they meet the clients is up to the machine.
+how they meet the clients is up to the machine. Several brokers have a story of their own:
+several.py.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from rich.table import Table
 
 from strandline.storage.errors import ObjectNotFound
 from tests.support.broker import REPOSITORY
+from tests.system.soak import several
 from tests.system.soak.healing import heal
 from tests.system.soak.model import Violations
 from tests.system.soak.plan import Step, steps
@@ -181,6 +183,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    parser.add_argument("--brokers", type=int, default=1)
     options = parser.parse_args(arguments)
     console = Console(highlight=False, soft_wrap=True)
     # They tell every connection that is refused while the broker is down.
@@ -188,6 +191,8 @@ def main(arguments: Sequence[str]) -> int:
         logging.getLogger(library).setLevel(logging.CRITICAL)
     folder = FOLDER / f"{options.seed}-{time.strftime('%m%d-%H%M%S')}"
     console.print(f"seed {options.seed}, {options.minutes} minutes, evidence in {folder}")
+    if options.brokers > 1:
+        return run_several(folder, console, options)
     outcome = run(options.minutes * 60, options.seed, folder, console, with_spark=True)
     report(outcome, console)
     if outcome.violations:
@@ -201,6 +206,23 @@ def main(arguments: Sequence[str]) -> int:
         f"seed {options.seed}: {outcome.step_count} steps in {outcome.seconds:.0f} s,"
         " no violation: every acknowledged record once and in order, the bucket is its manifests"
     )
+    return 0
+
+
+def run_several(folder: Path, console: Console, options: argparse.Namespace) -> int:
+    fleet, wrong = several.run(
+        folder, brokers=options.brokers, seed=options.seed, seconds=options.minutes * 60
+    )
+    for name, count in sorted(fleet.counts.items()):
+        console.print(f"{count:8,}  {name}")
+    acknowledged = sum(model.acknowledged_count for model in fleet.models)
+    console.print(f"{acknowledged:8,}  records acknowledged")
+    for text in wrong:
+        console.print(f"[red]seed {options.seed}[/red]  {text}")
+    if wrong:
+        console.print(f"everything but the bucket is kept in {folder}")
+        return 1
+    shutil.rmtree(folder)
     return 0
 
 

@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 import confluent_kafka
 
@@ -62,13 +63,22 @@ COLD = {**TIERED, "local.retention.bytes": "1", "local.retention.ms": "1000"}
 Found = Mapping[str, Counter[bytes]]
 
 
+class Served(Protocol):
+    """A broker or several, that clients can connect to."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+
 class Trial:
     """What brings each input from SOURCE to TARGET, once: here `copier.py`, in two processes."""
 
     # The longest time between two kills.
     pause_s_max = 4.0
+    # Of source and target.
+    partitions = PARTITIONS
 
-    def commands(self, broker: BrokerProcess) -> list[list[str]]:
+    def commands(self, broker: Served) -> list[list[str]]:
         """One for each worker; a worker that ends is started again with the same one."""
         module = "tests.system.transactions.copier"
         return [
@@ -76,13 +86,13 @@ class Trial:
             for number in range(WORKERS)
         ]
 
-    def send(self, broker: BrokerProcess, inputs: range) -> None:
+    def send(self, broker: Served, inputs: range) -> None:
         """Sends these inputs, each once."""
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True}
         )
         for number in inputs:
-            producer.produce(SOURCE, b"%d" % number, partition=number % PARTITIONS)
+            producer.produce(SOURCE, b"%d" % number, partition=number % self.partitions)
         assert producer.flush(60) == 0
 
     def inputs(self, values: list[bytes]) -> list[bytes]:
@@ -90,10 +100,16 @@ class Trial:
         return values
 
 
+class SpreadTrial(Trial):
+    """The same with more partitions, for several brokers."""
+
+    partitions = 6
+
+
 class WireTrial(Trial):
     """The same in transaction version 2, by `wire_copier.py`: each copies one partition."""
 
-    def commands(self, broker: BrokerProcess) -> list[list[str]]:
+    def commands(self, broker: Served) -> list[list[str]]:
         module = "tests.system.transactions.wire_copier"
         python = [sys.executable, "-m", module, broker.bootstrap]
         return [[*python, f"copier-{number}", *NAMES, str(number)] for number in range(PARTITIONS)]
@@ -250,11 +266,20 @@ def main() -> int:
     parser.add_argument("--brokers", type=int, default=1, help="without an archive, if several")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
+    code = 0
     if options.brokers > 1:
         from tests.system.transactions.over_brokers import run_alone as run_over_brokers
 
-        return run_over_brokers(brokers=options.brokers, seed=options.seed, minutes=options.minutes)
-    code = 0
+        # Partitions with one replica wait for its broker; of those with three another one leads.
+        for replicas in (1, min(options.brokers, 3)):
+            code |= run_over_brokers(
+                SpreadTrial(),
+                brokers=options.brokers,
+                seed=options.seed,
+                minutes=options.minutes / 2,
+                replicas=replicas,
+            )
+        return code
     for trial in (Trial(), WireTrial()):
         print(f"{type(trial).__name__}:", flush=True)
         code |= run_alone(trial, seed=options.seed, minutes=options.minutes / 2)

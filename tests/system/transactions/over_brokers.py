@@ -4,6 +4,7 @@
     victims: a broker, the controller, a worker, and now and then the supervisor with all of them
 
 Each input must be in the target exactly once. The same seed makes the same kills in the same order.
+Frameworks of the JVM take the workers' place in tests/compat/jvm.
 
     python -m tests.system.transactions.exactly_once --brokers 3 --minutes 2 --seed 7
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import random
 import signal
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -25,18 +25,16 @@ from tests.support.broker import eventually
 from tests.support.several_brokers import SeveralBrokers
 from tests.system.transactions.exactly_once import (
     DRAIN_S,
-    GROUP,
     INPUTS_PER_ROUND,
     SOURCE,
     TARGET,
-    WORKERS,
+    Trial,
     Worker,
     keep_running,
     run_for,
 )
 
 PARTITIONS = 6
-PAUSE_S_MAX = 4.0
 # One kill of all in so many.
 ALL_IN = 6
 WAIT_S = 60
@@ -48,40 +46,50 @@ SETTINGS = (
 
 
 def run(
-    folder: Path, *, brokers: int, seed: int, rounds: int, until_s: float = 0.0
-) -> Counter[int]:
+    folder: Path,
+    trial: Trial,
+    *,
+    brokers: int,
+    seed: int,
+    rounds: int,
+    until_s: float = 0.0,
+    replicas: int = 1,
+) -> Counter[bytes]:
     """Kills at least `rounds` times, and goes on until `until_s`; how often each input came."""
     chance, sent = random.Random(seed), 0
-    cluster = SeveralBrokers(folder / "brokers", *SETTINGS, brokers=brokers)
+    replicated = (
+        f"default.replication.factor={replicas}",
+        f"min.insync.replicas={(replicas + 1) // 2}",
+    )
+    cluster = SeveralBrokers(folder / "brokers", *SETTINGS, *replicated, brokers=brokers)
     with cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        topics = [NewTopic(name, PARTITIONS, 1) for name in (SOURCE, TARGET)]
+        topics = [NewTopic(name, trial.partitions, replicas) for name in (SOURCE, TARGET)]
         for made in admin.create_topics(topics).values():
             made.result(WAIT_S)
-        module = [sys.executable, "-m", "tests.system.transactions.copier", cluster.bootstrap]
         workers = [
-            Worker([*module, f"copier-{one}", GROUP, SOURCE, TARGET], folder / f"worker-{one}.log")
-            for one in range(WORKERS)
+            Worker(command, folder / f"worker-{number}.log")
+            for number, command in enumerate(trial.commands(cluster))
         ]
         try:
             while rounds > 0 or time.monotonic() < until_s:
                 rounds -= 1
                 keep_running(workers)
-                _send(cluster.bootstrap, range(sent, sent + INPUTS_PER_ROUND))
+                trial.send(cluster, range(sent, sent + INPUTS_PER_ROUND))
                 sent += INPUTS_PER_ROUND
-                run_for(workers, chance.uniform(0.5, PAUSE_S_MAX))
+                run_for(workers, chance.uniform(0.5, trial.pause_s_max))
                 _kill_something(chance, cluster, workers)
-            expected = set(range(sent))
+            expected = {b"%d" % number for number in range(sent)}
 
             def is_drained() -> bool:
                 keep_running(workers)
-                return expected <= set(_committed(cluster.bootstrap))
+                return expected <= set(trial.inputs(_committed(cluster.bootstrap, trial)))
 
             eventually(is_drained, timeout_s=DRAIN_S)
         finally:
             for worker in workers:
                 worker.kill()
-        found = Counter(_committed(cluster.bootstrap))
+        found = Counter(trial.inputs(_committed(cluster.bootstrap, trial)))
         assert set(found) == expected
         return found
 
@@ -100,16 +108,7 @@ def _kill_something(chance: random.Random, cluster: SeveralBrokers, workers: lis
         cluster.kill_present(victim)
 
 
-def _send(bootstrap: str, inputs: range) -> None:
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": bootstrap, "enable.idempotence": True}
-    )
-    for number in inputs:
-        producer.produce(SOURCE, b"%d" % number, partition=number % PARTITIONS)
-    assert producer.flush(WAIT_S) == 0
-
-
-def _committed(bootstrap: str) -> list[int]:
+def _committed(bootstrap: str, trial: Trial) -> list[bytes]:
     """All that a reader of committed records finds up to the present ends."""
     consumer = confluent_kafka.Consumer(
         {
@@ -119,14 +118,14 @@ def _committed(bootstrap: str) -> list[int]:
             "isolation.level": "read_committed",
         }
     )
-    places = [confluent_kafka.TopicPartition(TARGET, one, 0) for one in range(PARTITIONS)]
-    found: list[int] = []
+    places = [confluent_kafka.TopicPartition(TARGET, one, 0) for one in range(trial.partitions)]
+    found: list[bytes] = []
     try:
         ends = [consumer.get_watermark_offsets(one, timeout=WAIT_S)[1] for one in places]
         consumer.assign(places)
         deadline_s = time.monotonic() + WAIT_S
         while time.monotonic() < deadline_s:
-            found += [int(one.value()) for one in consumer.consume(500, 0.2) if not one.error()]
+            found += [one.value() for one in consumer.consume(500, 0.2) if not one.error()]
             at = {one.partition: max(one.offset, 0) for one in consumer.position(places)}
             if all(at[one.partition] >= end for one, end in zip(places, ends, strict=True)):
                 break
@@ -138,11 +137,20 @@ def _committed(bootstrap: str) -> list[int]:
     return found
 
 
-def run_alone(*, brokers: int, seed: int, minutes: float) -> int:
+def run_alone(trial: Trial, *, brokers: int, seed: int, minutes: float, replicas: int = 1) -> int:
     """A run in a folder of its own; the exit code."""
     until_s = time.monotonic() + minutes * 60
     with tempfile.TemporaryDirectory(prefix="strandline-") as name:
-        found = run(Path(name), brokers=brokers, seed=seed, rounds=1, until_s=until_s)
+        found = run(
+            Path(name),
+            trial,
+            brokers=brokers,
+            seed=seed,
+            rounds=1,
+            until_s=until_s,
+            replicas=replicas,
+        )
     twice = sum(count != 1 for count in found.values())
-    print(f"{brokers} brokers: {len(found)} inputs, {twice} of them more than once", flush=True)
+    told = f"{len(found)} inputs, {twice} of them more than once"
+    print(f"{brokers} brokers, {replicas} replicas: {told}", flush=True)
     return int(twice > 0)

@@ -19,6 +19,13 @@ def refusal(*overrides: str) -> str:
     return str(caught.value)
 
 
+def test_brokers_of_one_machine_hold_as_many_replicas_as_they_are() -> None:
+    assert load("strandline.brokers=3", "default.replication.factor=3").topics
+    assert "=3: 2 brokers can hold only 2" in refusal(
+        "strandline.brokers=2", "default.replication.factor=3"
+    )
+
+
 # --- sources -----------------------------------------------------------------------------------
 
 

@@ -11,14 +11,14 @@ from tests.unit.broker.config.loaded import load
 
 def test_harmless_keys_are_accepted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        config = load("num.network.threads=3", "replica.selector.class=")
+        config = load("num.network.threads=3", "num.io.threads=8")
     assert list(config.ignored) == [
         "num.network.threads",
-        "replica.selector.class",
+        "num.io.threads",
     ]
     assert [record.fields["key"] for record in caplog.records] == [  # type: ignore[attr-defined]
         "num.network.threads",
-        "replica.selector.class",
+        "num.io.threads",
     ]
     assert "num.network.threads" not in config.given
 
@@ -36,7 +36,6 @@ def test_harmless_keys_are_accepted_and_logged(caplog: pytest.LogCaptureFixture)
         "kafka.metrics.polling.interval.secs",
         "producer.purgatory.purge.interval.requests",
         "remote.log.index.file.cache.ttl.ms",
-        "replication.quota.window.num",
         "reserved.broker.max.id",
         "server.max.startup.time.ms",
         "unstable.api.versions.enable",

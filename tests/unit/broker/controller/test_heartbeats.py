@@ -164,6 +164,13 @@ def test_a_shutdown_that_a_new_controller_hears_of_begins_once_more() -> None:
     assert leaders(image.apply_entry(decision.records)) == [2]
 
 
+def test_a_broker_that_hands_over_ends_under_a_new_controller_when_the_others_know_it() -> None:
+    world = World(cluster(broker(1, shuts_down=True), broker(2), partitions=[(2, 1)]))
+    assert states(world.beat(heartbeat(1, shut_down=True))) == (True, False, False)
+    world.beat(heartbeat(2, at=world.image.next_offset))
+    assert world.beat(heartbeat(1, shut_down=True)).should_shut_down
+
+
 # --- log folders ---------------------------------------------------------------------------------
 
 

@@ -77,12 +77,12 @@ def test_a_consumer_is_told_the_leader_and_its_address(partition: Partition) -> 
     async def fetch() -> FetchResponse:
         handler = FetchHandler(services_of(partition), cast("FetchSessionCache", None))
         header = RequestHeader(ApiKey.FETCH, FETCH, 1, "", 0)
-        answer = handler.handle(fetch_of_one(FETCH, 0), header, 0.0, None, "OUTSIDE")
+        answer = handler.handle(fetch_of_one(FETCH, 0, epoch=4), header, 0.0, None, "OUTSIDE")
         return decode(FetchResponse, FETCH, body_of(answer))
 
     response = asyncio.run(fetch())
     answered = response.topics[0].partitions[0]
-    assert answered.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert answered.error_code == ErrorCode.FENCED_LEADER_EPOCH
     assert answered.current_leader == FetchCurrentLeader(leader_id=2, leader_epoch=5)
     (endpoint,) = response.node_endpoints
     assert (endpoint.node_id, endpoint.host, endpoint.port) == (2, "kafka.example", 19092)

@@ -333,9 +333,9 @@ def test_an_override_counts_for_its_address_alone() -> None:
 
 def test_who_connects_too_often_is_held_for_its_time_and_closed() -> None:
     async def test(server: Server, _clock: ManualClock, port: int) -> None:
+        before_s = asyncio.get_running_loop().time()
         reader, writer = await connect(port)
         writer.write(frame(b"abc"))
-        before_s = asyncio.get_running_loop().time()
         assert await is_closed(reader)
         assert asyncio.get_running_loop().time() - before_s >= 0.09
         assert server.statistics().connections == 0

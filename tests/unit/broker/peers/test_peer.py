@@ -14,7 +14,7 @@ from strandline.broker.peers.address import Address
 from strandline.broker.peers.connection import PeerConnection
 from strandline.broker.peers.errors import PeerRefused, PeerTooOld, PeerUnreachable
 from strandline.broker.peers.peer import Peer, connect_by
-from strandline.broker.peers.security import PeerLogin, PeerSecurity
+from strandline.broker.peers.security import PasswordLogin, PeerSecurity
 from strandline.broker.protocol.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
@@ -110,7 +110,7 @@ def tls(files: Path, *, own: str = "", trusted: str = "authority.pem") -> TlsCon
 
 
 def login(password: str = PASSWORD, mechanism: str = "PLAIN") -> PeerSecurity:
-    who = PeerLogin(mechanism=mechanism, user=USER, password=password)
+    who = PasswordLogin(mechanism=mechanism, user=USER, password=password)
     return PeerSecurity(listener="LOGINS", login=who)
 
 

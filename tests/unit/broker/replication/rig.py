@@ -20,6 +20,11 @@ from typing import Any, cast
 
 from strandline.broker.cluster.in_sync.in_sync_set import Proposal
 from strandline.broker.cluster.in_sync.leading import LeaderContext, Leading
+from strandline.broker.cluster.in_sync.throttle import (
+    FOLLOWERS,
+    LEADERS,
+    ReplicationThrottle,
+)
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.cluster.replicas.partition import Partition
@@ -46,11 +51,13 @@ from strandline.broker.replication.config import ReplicaFetchConfig
 from strandline.broker.replication.fetchers import Fetchers
 from strandline.broker.replication.leader import LeaderEndpoint
 from strandline.storage.clock import SystemClock
+from strandline.storage.config.definition import LONG_MAX
 from strandline.storage.files import FileRange
 from strandline.storage.local.log_dirs.folder_work import FolderWork
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import TopicId
 from tests.unit.broker.cluster.controlled import A, registered
+from tests.unit.broker.cluster.throttled import throttle_of
 from tests.unit.storage.local.builders import batch
 from tests.unit.storage.local.log_folders import open_dirs
 
@@ -73,10 +80,15 @@ class Control:
             [registered(node_id) for node_id in range(1, count + 1)]
         )
         self.nodes: dict[int, Node] = {}
+        # Brokers that read the archive themselves.
+        self.archiving = set(range(1, count + 1))
         self.proposals: list[tuple[Leading, Proposal]] = []
         # The tasks of fetchers.
         self.running: list[asyncio.Future[Any]] = []
         self.holds = False
+        # Of replication that is throttled, bytes a second.
+        self.rate = LONG_MAX
+        self.throttles: list[ReplicationThrottle] = []
 
     def propose(self, topic_id: TopicId, index: int, leading: Leading, proposal: Proposal) -> None:
         self.proposals.append((leading, proposal))
@@ -96,6 +108,8 @@ class Control:
     async def apply(self, *records: Any) -> None:
         before = self.image
         self.image = before.apply_entry(records)
+        for throttle in self.throttles:
+            throttle.follow(MetadataDelta(before, self.image), self.image)
         for node in self.nodes.values():
             if not node.is_cut_from_control:
                 await node.replicas.follow(MetadataDelta(before, self.image), self.image)
@@ -249,11 +263,16 @@ def _node(
             config=config,
         )
 
+    leaders, followers = (
+        throttle_of(name, lambda: control.rate, node_id=node_id) for name in (LEADERS, FOLLOWERS)
+    )
+    control.throttles += [leaders, followers]
     fetchers = Fetchers(
         endpoint_of,
         clock,
         fetcher_count=config.fetcher_count,
         backoff_ms=config.backoff_ms,
+        throttle=followers,
         spawn=lambda work: control.running.append(asyncio.ensure_future(work)),
     )
     replicas = ReplicaManager(
@@ -271,6 +290,7 @@ def _node(
                 brokers=lambda: control.image.brokers,
                 broker_epoch=lambda: epoch_of(node_id),
                 propose=control.propose,
+                throttle=leaders,
             ),
             followers=fetchers,
         ),
@@ -281,6 +301,11 @@ def _node(
         dirs,
         replicas,
         fetchers,
-        ReplicaFetches(replicas, clock, bytes_max=55 << 20),
+        ReplicaFetches(
+            replicas,
+            clock,
+            bytes_max=55 << 20,
+            has_archive=lambda broker_id: broker_id in control.archiving,
+        ),
         OffsetHandlers(services),
     )

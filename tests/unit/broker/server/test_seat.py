@@ -12,6 +12,7 @@ import pytest
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.peer_security import controller_security, inter_broker_security
+from strandline.broker.peers.security import PasswordLogin, TokenLogin
 from strandline.broker.protocol.formats.metadata_records import (
     FeatureLevelRecord,
     RegisterBrokerRecord,
@@ -28,6 +29,14 @@ SEAT = (
     "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
 )
 ARCHIVE = ("remote.log.storage.system.enable=true", "strandline.remote.url=file:///tmp/x")
+TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
+BY_TOKEN = (
+    "listener.security.protocol.map=CONTROLLER:SASL_SSL,PLAINTEXT:PLAINTEXT",
+    "sasl.mechanism.controller.protocol=OAUTHBEARER",
+    f"listener.name.controller.oauthbearer.{TOKEN_URL}=https://provider/token",
+    "listener.name.controller.oauthbearer.sasl.jaas.config=org.apache.kafka.common.security."
+    'oauthbearer.OAuthBearerLoginModule required clientId="b" clientSecret="p" scope="s";',
+)
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 
 
@@ -90,6 +99,9 @@ def test_what_a_seat_cannot_have_is_refused(override: str, reason: str) -> None:
             ),
             "expected username and password",
         ),
+        (BY_TOKEN[:2], "expected where the token is in sasl.oauthbearer.token.endpoint.url"),
+        ((*BY_TOKEN[:2], f"{TOKEN_URL}=https://p/t"), "client.id and.*client.secret"),
+        ((*BY_TOKEN[:2], f"{TOKEN_URL}=https://me@p/t"), f"{TOKEN_URL}: expected https"),
     ],
 )
 def test_a_login_without_its_properties_is_refused_by_their_names(
@@ -115,12 +127,19 @@ def test_controllers_and_brokers_have_a_security_each() -> None:
     )
     controllers = controller_security(config)
     assert controllers.login is not None
-    assert (controllers.login.user, controllers.login.password) == ("b", "p")
+    assert controllers.login == PasswordLogin(mechanism="PLAIN", user="b", password="p")
     assert controllers.tls is not None
     assert controllers.tls.truststore_location == "/authority.pem"
     assert not controllers.checks_name
     inside = inter_broker_security(config)
     assert (inside.listener, inside.tls, inside.login) == ("INSIDE", None, None)
+
+
+def test_a_login_by_token_takes_the_client_of_the_login_module_as_kafka_does() -> None:
+    login = controller_security(load_config(None, [*SEAT, *BY_TOKEN])).login
+    assert isinstance(login, TokenLogin)
+    assert (login.mechanism, login.user) == ("OAUTHBEARER", "b")
+    assert repr(login.source) == "<TokenSource https://provider/token>"
 
 
 @pytest.mark.parametrize(

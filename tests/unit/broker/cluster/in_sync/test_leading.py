@@ -10,11 +10,13 @@ import pytest
 
 from strandline.broker.cluster.in_sync.in_sync_set import Proposal, SyncedReplica
 from strandline.broker.cluster.in_sync.leading import LeaderContext, Leading, StaleFollower
+from strandline.broker.cluster.in_sync.throttle import LEADERS
 from strandline.broker.cluster.metadata.image import PartitionImage
 from strandline.broker.protocol.formats.metadata_records import RegisterBrokerRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LogConfig
 from tests.unit.broker.cluster.controlled import registered
+from tests.unit.broker.cluster.throttled import throttle_of
 from tests.unit.storage.local.builders import TOPIC_ID, batch, open_log
 
 LAG_MS = 1000.0
@@ -40,6 +42,7 @@ class Lead:
                 brokers=lambda: self.brokers,
                 broker_epoch=lambda: 101,
                 propose=lambda _id, _index, _lead, proposal: self.proposals.append(proposal),
+                throttle=throttle_of(LEADERS),
             ),
             TOPIC_ID,
             self.log,
@@ -308,6 +311,27 @@ def test_the_minimum_is_at_most_the_number_of_replicas(tmp_path: Path) -> None:
     assert not led.leading.is_under_replicated
     assert not led.leading.is_under_min_in_sync
     led.log.close()
+
+
+def test_a_follower_that_left_is_behind_since_it_was_caught_up_last(led: Lead) -> None:
+    led.lead()
+    led.now_ms += 1000
+    end = led.append()
+    led.fetch(TWO, end)
+    led.fetch(THREE, end)
+    assert list(led.leading.followers_behind()) == []
+    led.append()
+    led.now_ms += 7000
+    led.fetch(TWO, end + 1)
+    led.leading.shrink()
+    led.commit(ME, TWO)
+    assert list(led.leading.followers_behind()) == [(THREE, 7000)]
+    assert not led.leading.is_at_min_in_sync
+    # Another election of the same leader does not begin anew.
+    led.now_ms += 1000
+    led.lead((ME, TWO))
+    led.now_ms += 1000
+    assert list(led.leading.followers_behind()) == [(THREE, 9000)]
 
 
 def test_a_shrunk_set_is_told_to_who_was_appended_before(tmp_path: Path) -> None:

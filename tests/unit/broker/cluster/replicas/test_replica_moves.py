@@ -15,6 +15,7 @@ from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.copy_pace import unbounded
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.local.log_dirs.move import LogMove
 from strandline.storage.local.log_dirs.revival import RevivedLog
@@ -38,6 +39,7 @@ def about_to_move(
         dirs,
         worker=worker,
         clock=ManualClock(NOW_MS),
+        pace=unbounded(ManualClock(NOW_MS)),
         cleaning_paused=lambda _key: nullcontext(),
     )
     return served, target, moves

@@ -109,6 +109,26 @@ def test_a_new_producer_is_answered_when_its_identity_is_replicated() -> None:
     transactions.play(scenario)
 
 
+def test_a_request_that_is_cancelled_during_its_sync_waits_for_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def forever(_: MemoryPartition) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario(world: TransactionWorld) -> None:
+        coordinator = world.transactions()
+        await transactions.begin_again(coordinator)
+        monkeypatch.setattr(MemoryPartition, "flush", forever)
+        _hold(world)
+        beginning = await _waits(transactions.begin_again(coordinator))
+        beginning.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert beginning.cancelled()
+
+    transactions.play(scenario)
+
+
 def test_a_timed_out_transaction_gets_its_markers_when_its_prepare_is_replicated() -> None:
     async def scenario(world: TransactionWorld) -> None:
         coordinator = await world.restarted()

@@ -110,9 +110,12 @@ class World:
         )
         return self.log.append(records, leader_epoch=0, origin=origin)
 
-    def write_marker(self) -> None:
+    def write_marker(self, epoch: int = 0) -> None:
         marker = encode_marker_batch(
-            TransactionMarker(MarkerType.ABORT, 0), producer_id=PRODUCER, producer_epoch=0, now_ms=1
+            TransactionMarker(MarkerType.ABORT, 0),
+            producer_id=PRODUCER,
+            producer_epoch=epoch,
+            now_ms=1,
         )
         self.log.append(
             memoryview(bytearray(marker)), leader_epoch=0, origin=AppendOrigin.COORDINATOR
@@ -204,6 +207,20 @@ def test_a_marker_that_came_while_the_coordinator_was_asked_makes_its_answer_voi
         world.send(0, confirmed=confirmed)
     # Asked again, it may say that this is the next transaction.
     assert world.send(0, confirmed=asyncio.run(world.asked_elsewhere())).base_offset == 1
+
+
+def test_the_marker_of_the_transaction_before_leaves_the_answer_valid(world: World) -> None:
+    """A coordinator may have been asked before that, and answer once followers have the marker."""
+    world.node_id = 2
+    confirmed = asyncio.run(world.asked_elsewhere())
+    world.send(0, version=NEW_VERSION, confirmed=confirmed)
+    producers = world.log.producers
+    guard = producers.begin_verification(PRODUCER, 1)
+    world.write_marker(epoch=1)
+    assert producers.is_verified(PRODUCER, guard)
+    # One that fences the producer ends this transaction too.
+    world.write_marker(epoch=2)
+    assert not producers.is_verified(PRODUCER, guard)
 
 
 def test_what_a_coordinator_elsewhere_refuses_is_refused(world: World) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from strandline.broker.security import provider_request
 from strandline.broker.security.oauth_config import OAuthConfig
-from strandline.broker.server.logins import key_request
 from strandline.broker.server.logins.key_fetcher import UNKNOWN_KEY_S, KeyFetcher, reader_of
 from strandline.storage.clock import SystemClock
 from tests.support.manual_clock import ManualClock
@@ -130,7 +130,7 @@ def test_an_answer_that_comes_byte_by_byte_ends_in_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Also its head: each byte would be a new wait on the socket."""
-    monkeypatch.setattr(key_request, "REQUEST_S", 0.2)
+    monkeypatch.setattr(provider_request, "REQUEST_S", 0.2)
     with running_provider(ONE) as provider:
         provider.trickles = True
         with pytest.raises(OSError, match=r"no whole answer|timed out"):

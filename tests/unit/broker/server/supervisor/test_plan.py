@@ -96,3 +96,14 @@ def test_the_secret_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None
     assert len(secret) == 64
     assert secret_of(folder) == secret
     assert (folder / "cluster-secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_each_broker_has_the_rack_of_its_place_and_one_rack_may_have_several() -> None:
+    nodes = planned("log.dirs=/a", "strandline.brokers.racks=a, b,a")
+    racks = [
+        load_config(None, [f"{key}={text}" for key, text in node.properties.items()]).identity.rack
+        for node in nodes
+    ]
+    assert racks == [None, "a", "b", "a"]
+    with pytest.raises(InvalidConfig, match="expected 3, one for each broker"):
+        planned("log.dirs=/a", "strandline.brokers.racks=a,b")

@@ -43,6 +43,9 @@ def see(
     leaderless: int = 0,
     controller: LeadingController | None = CONTROLLER,
     unasked: str = "",
+    under_replicated: int = 0,
+    under_minimum: int = 0,
+    at_minimum: int = 0,
 ) -> None:
     found = ClusterView(
         cluster_id="c",
@@ -50,6 +53,9 @@ def see(
         members=members,
         leaderless=tuple(("t", number) for number in range(leaderless)),
         unasked=unasked,
+        under_replicated=tuple(("r", number) for number in range(under_replicated)),
+        under_minimum=tuple(("m", number) for number in range(under_minimum)),
+        at_minimum=tuple(("n", number) for number in range(at_minimum)),
     )
     monkeypatch.setattr(cluster, "connect", lambda _: None)
     monkeypatch.setattr(view, "view_cluster", lambda *_: found)
@@ -78,6 +84,20 @@ def test_a_broker_that_is_not_there_is_told_with_what_it_has(
     assert "12 partitions without a leader: t-0, " in said
     assert "t-9 and 2 more\n" in said
     assert f"strandline docs {cluster.RUNBOOK}" in said
+
+
+def test_partitions_that_lack_replicas_are_told_with_what_it_means(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    see(monkeypatch, member(1), under_replicated=2, at_minimum=1)
+    assert main(["cluster", "status"]) == cluster.PROBLEM
+    said = capsys.readouterr().out
+    assert "2 partitions under-replicated: r-0, r-1\n" in said
+    assert "1 partition at min.insync.replicas" in said
+    assert said.endswith(f"strandline docs {cluster.BEHIND}\n")
+    see(monkeypatch, member(1), under_replicated=2, under_minimum=1)
+    assert main(["cluster", "status"]) == cluster.PROBLEM
+    assert capsys.readouterr().out.endswith(f"strandline docs {cluster.TOO_FEW}\n")
 
 
 def test_what_was_not_answered_is_told_beside_the_rest(

@@ -59,6 +59,15 @@ def test_since_is_the_begin_of_who_serves_and_the_last_word_of_who_does_not() ->
     assert [one.since_ms for one in found] == [77, 4000, 1000]
 
 
+def test_a_follower_is_behind_for_as_long_as_the_leader_that_misses_it_longest() -> None:
+    figures = {
+        1: NodeFigures(began_ms=7, registration_state=30, behind_s={2: 7.0, 9: 1.0}),
+        2: NodeFigures(began_ms=7, registration_state=30, behind_s={9: 2.5}),
+    }
+    found = members(SHARE, [broker(1), broker(2)], QUORUM, figures)
+    assert [one.behind_s for one in found] == [None, 7.0, 2.5]
+
+
 def test_without_the_quorum_the_rest_is_told() -> None:
     found = members(SHARE, [broker(1)], None, {})
     assert [(one.state, one.metadata_lag) for one in found] == [

@@ -20,6 +20,8 @@ from strandline.storage.errors import (
 )
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.records.batch.marker import MarkerType
+from strandline.storage.records.batch.record import Record
+from tests.support.old_formats import CODECS, message_set
 from tests.unit.storage.local.builders import (
     NOW_MS,
     append,
@@ -154,3 +156,36 @@ def test_replicated_batches_are_all_checked_before_the_first_is_written(tmp_path
     with pytest.raises(InvalidRecords):
         follower.append(memoryview(content), leader_epoch=0, origin=AppendOrigin.REPLICATION)
     assert follower.end_offset == 30
+
+
+def old_record(offset: int) -> Record:
+    return Record(offset=offset, timestamp_ms=NOW_MS, key=b"k", value=b"v" * 50)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "lz4"])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_replicated_messages_of_old_formats_stay_as_they_are(
+    tmp_path: Path, magic: int, codec: str
+) -> None:
+    """A leader has them from before Kafka 0.11, and batches of today behind them."""
+    old = message_set([old_record(offset) for offset in range(4)], magic=magic, codec=CODECS[codec])
+    content = old + bytes(patched(batch(3), 0, ">q", 4))
+    follower = open_log(tmp_path / "follower")
+    # An answer may end within a message.
+    follower.append_as_follower(memoryview(bytearray(old[:-1])), leader_epoch=2)
+    begun = follower.end_offset
+    assert begun == (0 if codec != "none" else 3)
+    rest = content[len(read_bytes(follower)) :]
+    follower.append_as_follower(memoryview(bytearray(rest)), leader_epoch=2)
+    assert (read_bytes(follower), follower.end_offset) == (content, 7)
+    with pytest.raises(InvalidRecords):
+        follower.append_as_follower(memoryview(bytearray(old)), leader_epoch=2)
+    follower.close()
+    assert open_log(tmp_path / "follower", clean_shutdown=False).end_offset == 7
+
+
+def test_a_damaged_replicated_message_of_an_old_format_is_refused(tmp_path: Path) -> None:
+    content = bytearray(message_set([old_record(0)], magic=1))
+    content[-1] ^= 1
+    with pytest.raises(CorruptRecords):
+        open_log(tmp_path).append_as_follower(memoryview(content), leader_epoch=0)

@@ -1,7 +1,8 @@
-"""Asks a provider for the keys that sign its tokens, over HTTP.
+"""Asks a provider over HTTP: for the keys that sign its tokens, or for a token.
 
 The whole answer has REQUEST_S, however slowly it comes: the broker has one thread for this. A
-redirect may not leave TLS, or whoever is in the network would choose who may log in.
+redirect may not leave TLS, or whoever is in the network would choose who may log in. A request with
+a secret follows none.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from urllib.request import (
     build_opener,
 )
 
-from strandline.broker.security.jwks import KEYS_BYTES_MAX
 from strandline.storage.clock import Clock
 
 # Of one request, from the first byte to the last, and before it for each wait on the socket.
 REQUEST_S = 10.0
 
 
-def read_url(url: str, authority: str, clock: Clock) -> bytes:
-    """Returns the answer. Raises OSError, also for one other than 200, or that takes too long.
+def read_url(asked: str | Request, authority: str, clock: Clock, *, bytes_max: int) -> bytes:
+    """Returns the answer, of which no more is read than a byte above `bytes_max`.
 
-    `authority` has certificates in PEM that alone are trusted; empty: those of the system.
+    `authority` has certificates in PEM that alone are trusted; empty: those of the system. Raises
+    OSError, also for an answer other than 200, or one that takes too long.
     """
     try:
         context = ssl.create_default_context(cadata=authority or None)
         patience = _Patience(clock)
         opener = build_opener(_Plain(patience), _Sealed(patience, context), _Redirects())
-        with opener.open(url, timeout=REQUEST_S) as answer:
-            body: bytes = answer.read(KEYS_BYTES_MAX + 1)
+        with opener.open(asked, timeout=REQUEST_S) as answer:
+            body: bytes = answer.read(bytes_max + 1)
             return body
     except (HTTPException, ValueError) as error:
         raise OSError(f"{type(error).__name__}: {error}") from error
@@ -131,6 +132,8 @@ class _Redirects(HTTPRedirectHandler):
         newurl: str,
     ) -> Request | None:
         fp.close()  # Its body, which urllib would read to the end.
+        if req.data is not None:
+            raise URLError("a redirect of a request with a secret, which is not followed")
         scheme = newurl.partition(":")[0].lower()
         if scheme not in ("https", req.type):
             raise URLError(f"a redirect from {req.type} to {scheme}, which is not followed")

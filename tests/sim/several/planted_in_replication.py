@@ -1,0 +1,72 @@
+"""Faults that are planted into replication, in simulated clusters and in real ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from strandline.broker.cluster.in_sync.leading import Leading
+from strandline.broker.cluster.in_sync.progress import FollowerProgress
+from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.coordination.runtime.journal import Journal
+from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.replication.followed import Followed
+
+
+def acknowledged_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leading, "wait", lambda *_: ErrorCode.NONE)
+
+
+def the_high_watermark_is_the_leaders_end(patch: pytest.MonkeyPatch) -> None:
+    def advance(own: Leading) -> None:
+        own._local.advance_high_watermark(own._local.end_offset)
+        own._tell()
+
+    appended = Leading.appended
+
+    def at_once(own: Leading, info: Any) -> None:
+        appended(own, info)
+        own.advance()
+
+    patch.setattr(Leading, "advance", advance)
+    patch.setattr(Leading, "appended", at_once)
+
+
+def nothing_is_truncated(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Followed, "truncate", lambda own, _offset: own._go_on())
+
+
+def divergence_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
+    """A follower goes on at its end, whatever epoch its last record has."""
+
+    def asked(own: Followed) -> Any:
+        return _asked(own)._replace(last_epoch=-1)
+
+    _asked = Followed.asked.fget  # type: ignore[attr-defined]
+    patch.setattr(Followed, "asked", property(asked))
+
+
+def the_high_watermark_moves_below_min_in_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leading, "is_under_min_in_sync", property(lambda _: False))
+
+
+def a_follower_joins_wherever_it_is(patch: pytest.MonkeyPatch) -> None:
+    def expand(own: Leading, follower: FollowerProgress) -> None:
+        in_sync = own.in_sync
+        is_new = follower.broker_id not in in_sync.committed
+        if in_sync.pending is None and is_new and own._cluster.may_join(follower):
+            own._propose(in_sync.committed | {follower.broker_id}, joining=follower.broker_id)
+
+    patch.setattr(Leading, "_expand", expand)
+
+
+def a_broker_answers_though_it_does_not_lead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Partition, "refusal", lambda *_: None)
+
+
+def coordinators_tell_what_is_not_replicated(patch: pytest.MonkeyPatch) -> None:
+    async def settled(_own: Journal, *, must_flush: bool = False) -> None:
+        del must_flush
+
+    patch.setattr(Journal, "settled", settled)
