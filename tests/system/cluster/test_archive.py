@@ -124,7 +124,9 @@ class Archived:
 
     def uploaded(self, topic: str, number: int) -> int:
         """The end of what the bucket has of a partition, with pieces of open segments."""
-        (info,) = (one for one in list_topics(self.store) if one.topic == topic)
+        info = next((one for one in list_topics(self.store) if one.topic == topic), None)
+        if info is None:
+            return 0
         key = TopicIdPartition(topic, info.topic_id, number)
         stored = manifest_store.load(self.store, key)
         return 0 if stored is None else stored.manifest.tail_end_offset
