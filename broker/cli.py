@@ -313,7 +313,7 @@ def _serve(options: argparse.Namespace) -> int:
             raise InvalidConfig("--read-only and strandline.brokers: a replica is one broker")
         from strandline.broker.server.supervisor.supervisor import run_brokers
 
-        return run_brokers(config, log_level=options.log_level)
+        return run_brokers(config, log_level=options.log_level, become=main)
     if not options.read_only:
         if config.membership.is_alone and are_of_several(config.logs.dirs):
             from strandline.broker.server.supervisor.folders import become_one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -86,9 +87,9 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-def pytest_unconfigure() -> None:
-    """What was frozen is collected at the end: libraries print what they find alive then."""
-    gc.unfreeze()
+# What was frozen is collected by the interpreter's end: libraries print what they find alive then.
+# Not earlier: pytest collects twice before, which would take seconds in each worker.
+atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -45,6 +45,8 @@ TABLES = "/srv/archive-tables"
 COMMAND_S_MAX = 300.0
 READY_S_MAX = 120.0
 REPEATED_S_MAX = 60.0
+# Of these a shell makes a word, or nothing.
+_QUOTED = re.compile(r"'[^'\n]*'|\s#.*")
 # One of ours from which a shell makes nothing but words.
 _PLAIN_WORDS = r"[^|<>;&$`()*?~\n]+"
 _PLAIN_COMMAND = re.compile(rf"strandline (?!serve|restore){_PLAIN_WORDS}")
@@ -160,7 +162,7 @@ class Shell:
         return re.sub(r"(strandline serve)\b", rf"\1 {listener}", command)
 
     def _command(self, command: str) -> Printed:
-        if _PLAIN_COMMAND.fullmatch(command):
+        if _PLAIN_COMMAND.fullmatch(_QUOTED.sub("", command)):
             words = shlex.split(command, comments=True)[1:]
             return run_here(words, environment=self.environment, folder=self.folder)
         if _PLAIN_RESTORE.fullmatch(command):

@@ -7,23 +7,18 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
-from tests.support.broker import (
-    END_TIMEOUT_S,
-    REPOSITORY,
-    START_TIMEOUT_S,
-    children_of,
-)
+from tests.support.broker import END_TIMEOUT_S, START_TIMEOUT_S, children_of
+from tests.support.forked import PYTHON_PATH, STRANDLINE, ForkedProcess, start_process
 
-NODE = re.compile(
-    r"(?P<name>controller|broker \d+) at .*, folder (?P<folder>.*), process (?P<pid>\d+)$"
-)
+NAME = re.compile(r"controller|broker \d+")
+NODE = re.compile(rf"(?P<name>{NAME.pattern}) at .*, folder (?P<folder>.*), process (?P<pid>\d+)$")
 # Below those that the kernel gives to clients.
 PORTS = range(20_000, 30_000, 20)
 
@@ -47,7 +42,7 @@ class SeveralBrokers:
         self._brokers = brokers
         self._settings = settings
         self._environment = dict(environment or {})
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | ForkedProcess | None = None
         self._ready = threading.Event()
 
     @property
@@ -76,7 +71,7 @@ class SeveralBrokers:
         assert not self._ready.is_set()
         return code
 
-    def _begin(self) -> subprocess.Popen[str]:
+    def _begin(self) -> subprocess.Popen[str] | ForkedProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ready.clear()
         settings = (
@@ -86,28 +81,21 @@ class SeveralBrokers:
             *self._settings,
         )
         with open(self.log_path, "ab") as log_file:
-            self._process = subprocess.Popen(
+            self._process = start_process(
                 [
-                    *(sys.executable, "-m", "strandline", "serve"),
-                    *("--brokers", str(self._brokers)),
+                    *(*STRANDLINE, "serve", "--brokers", str(self._brokers)),
                     *(word for one in settings for word in ("--set", one)),
                 ],
+                folder=self.folder,
+                environment={**os.environ, **PYTHON_PATH, **self._environment},
                 stdout=subprocess.PIPE,
                 stderr=log_file,
-                text=True,
-                cwd=self.folder,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(REPOSITORY / ".namespace"),
-                    **self._environment,
-                },
             )
-        threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
+        threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
         return self._process
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
+    def _read(self, stdout: IO[str]) -> None:
+        for line in stdout:
             self.lines.append(line.rstrip("\n"))
             match = NODE.match(self.lines[-1])
             if match is not None:
@@ -122,18 +110,29 @@ class SeveralBrokers:
         """Sends a signal to the supervisor and waits for it; its exit code."""
         assert self._process is not None
         self._process.send_signal(by)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Waits for the end of the supervisor; its exit code."""
+        assert self._process is not None
         return self._process.wait(END_TIMEOUT_S)
 
     def kill(self, name: str) -> None:
         os.kill(self.pids[name], signal.SIGKILL)
 
+    def fork_server(self) -> int:
+        """The process that forks those that `pids` names."""
+        ((pid, _),) = children_of(self.pid)
+        return pid
+
     def present_pids(self) -> dict[str, int]:
         """Those that run now, by name: a process that ended has another one."""
         found = {}
-        for pid, words in children_of(self.pid):
-            folder = re.search(r"/(controller|broker-\d+)/supervised\.properties", words)
-            if folder is not None:
-                found[folder[1].replace("-", " ")] = pid
+        for pid, _ in children_of(self.fork_server()):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                name = Path(f"/proc/{pid}/comm").read_text().strip().replace("-", " ")
+                if NAME.fullmatch(name) and _is_running(pid):
+                    found[name] = pid
         return found
 
     def kill_present(self, name: str) -> None:

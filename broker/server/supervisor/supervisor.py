@@ -5,8 +5,9 @@
             one that never was ready, after a few attempts, ends all
     stop    the brokers, which hand over to each other, and then the controller
 
-A process ends when its standard input does, so none outlives a supervisor that was killed. By that
-stream it is also asked for its metrics (`pages.py`).
+Each is forked from a process that has loaded what they run (`fork_server.py`). It ends when its
+standard input does, so none outlives a supervisor that was killed. By that stream it is also asked
+for its metrics (`pages.py`).
 """
 
 from __future__ import annotations
@@ -16,17 +17,20 @@ import logging
 import os
 import signal
 import socket
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.server.process import notify_manager, print_or_log
-from strandline.broker.server.supervised import SUPERVISED
 from strandline.broker.server.supervisor.folders import become_several, locked, lost_controller
+from strandline.broker.server.supervisor.fork_server import (
+    ForkedProcess,
+    ForkServer,
+    ForkServerEnded,
+    serve_forks,
+)
 from strandline.broker.server.supervisor.metrics import Loop, SupervisorMetrics
 from strandline.broker.server.supervisor.pages import MeasuredProcess
 from strandline.broker.server.supervisor.plan import NodePlan, plan, secret_of
@@ -49,18 +53,45 @@ _LIVED_S: Final = 10.0
 FIRST_STARTS_MAX: Final = 3
 _READY: Final = b"strandline ready:"
 _PROPERTIES_FILE: Final = "supervised.properties"
+# With what these load themselves, it is all that controllers and brokers run.
+_MODULES: Final = ("strandline.broker.server.controller", "strandline.broker.server.seat")
+_MODULES_OF_ARCHIVE: Final = ("strandline.broker.server.parts.shared_archive",)
+_MODULES_OF_S3: Final = ("strandline.storage.remote.s3.store", "boto3.session")
 
 
-def run_brokers(config: BrokerConfig, *, log_level: str) -> int:
+def run_brokers(
+    config: BrokerConfig, *, log_level: str, become: Callable[[Sequence[str]], int]
+) -> int:
     """Runs until SIGTERM, SIGINT or SIGHUP; returns the exit code.
 
-    The folders may be those of a lone broker. Raises InvalidConfig, StorageError, OSError.
+    `become` runs `strandline` with its words: it is called in processes that are forked here, and
+    what it returns is returned there. The folders may be those of a lone broker. Raises
+    InvalidConfig, StorageError, OSError.
     """
     check_environment()
-    with private_files(), locked(config.logs.dirs):
-        nodes = plan(config, secret_of(config.logs.dirs[0]))
-        become_several(config)
-        return asyncio.run(_run(config, Supervisor(nodes, log_level)))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # Before anything is open, or locked.
+    server = os.fork()
+    if server == 0:
+        ours.close()
+        return serve_forks(theirs, _modules(config), become)
+    theirs.close()
+    try:
+        with ours, private_files(), locked(config.logs.dirs):
+            nodes = plan(config, secret_of(config.logs.dirs[0]))
+            become_several(config)
+            return asyncio.run(_run(config, Supervisor(nodes, log_level, ForkServer(ours))))
+    finally:
+        # It has nothing to finish, and may stand still.
+        os.kill(server, signal.SIGKILL)
+        os.waitpid(server, 0)
+
+
+def _modules(config: BrokerConfig) -> Sequence[str]:
+    if not config.archive.is_enabled or config.archive.url is None:
+        return _MODULES
+    of_store = _MODULES_OF_S3 if config.archive.url.startswith("s3:") else ()
+    return *_MODULES, *_MODULES_OF_ARCHIVE, *of_store
 
 
 async def _run(config: BrokerConfig, supervisor: Supervisor) -> int:
@@ -75,9 +106,9 @@ async def _run(config: BrokerConfig, supervisor: Supervisor) -> int:
 class Supervisor:
     """The processes of one cluster."""
 
-    def __init__(self, nodes: Sequence[NodePlan], log_level: str) -> None:
+    def __init__(self, nodes: Sequence[NodePlan], log_level: str, server: ForkServer) -> None:
         self._stopping = asyncio.Event()
-        self._children = [Child(node, log_level, self._stopping) for node in nodes]
+        self._children = [Child(node, log_level, self._stopping, server) for node in nodes]
 
     def asked(self) -> Sequence[MeasuredProcess]:
         """Returns the processes as their metrics are asked for."""
@@ -132,12 +163,15 @@ class Supervisor:
 class Child:
     """One process, started again whenever it ends."""
 
-    def __init__(self, node: NodePlan, log_level: str, stopping: asyncio.Event) -> None:
+    def __init__(
+        self, node: NodePlan, log_level: str, stopping: asyncio.Event, server: ForkServer
+    ) -> None:
         self.node = node
         self.ready = asyncio.Event()
         self._log_level = log_level
         self._stopping = stopping
-        self._process: Process | None = None
+        self._server = server
+        self._process: ForkedProcess | None = None
         self._ended = asyncio.Event()
         # The other end of its standard input.
         self._channel: socket.socket | None = None
@@ -163,6 +197,13 @@ class Child:
             began_s = loop.time()
             try:
                 code = await self._run_once()
+            except ForkServerEnded as error:
+                log.error(
+                    "all processes stop: none can be started any more",
+                    extra={"fields": {"node": self.node.name, "error": str(error)}},
+                )
+                self._ended.set()
+                return os.EX_OSERR
             except OSError as error:
                 # A full disk, or no process left; what runs goes on meanwhile.
                 log.error(
@@ -232,23 +273,15 @@ class Child:
             finally:
                 self._channel, self.is_serving = None, False
 
-    async def _start(self, properties: Path, stdin: socket.socket) -> Process:
-        process = self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "strandline", "serve", "--config", str(properties)),
-            *("--log-level", self._log_level),
-            stdin=stdin.fileno(),
-            stdout=PIPE,
-            env={**_environment(), SUPERVISED: self.node.name},
-            # Ctrl-C is for the supervisor, which stops them in their order.
-            start_new_session=True,
-        )
+    async def _start(self, properties: Path, stdin: socket.socket) -> ForkedProcess:
+        words = ["serve", "--config", str(properties), "--log-level", self._log_level]
+        process = self._process = await self._server.start(self.node.name, words, stdin)
         if self._stopping.is_set():
             process.terminate()
         return process
 
-    async def _follow(self, process: Process) -> None:
+    async def _follow(self, process: ForkedProcess) -> None:
         """Reads what a process prints, to its end."""
-        assert process.stdout is not None
         while line := await process.stdout.readline():
             if line.startswith(_READY):
                 self.is_serving = True
@@ -286,11 +319,6 @@ def _in_use(folders: Iterable[Path]) -> bool:
         # The process itself tells what is wrong with them.
         return False
     return False
-
-
-def _environment() -> dict[str, str]:
-    """The service manager hears of the whole, and not of each process."""
-    return {name: text for name, text in os.environ.items() if name != "NOTIFY_SOCKET"}
 
 
 def _escaped(text: str) -> str:

@@ -46,7 +46,7 @@ from strandline.storage.remote.manifest.topic_info import list_topics
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.open_store import open_store
 from tests.conftest import S3Bucket
-from tests.support.broker import BrokerProcess, children_of, eventually
+from tests.support.broker import BrokerProcess, eventually
 from tests.support.own_process import Printed, run_here
 from tests.support.several_brokers import SeveralBrokers
 from tests.support.wire import WireClient
@@ -125,12 +125,12 @@ class Archived:
 
     def uploaded(self, topic: str, number: int) -> int:
         """The end of what the bucket has of a partition, with pieces of open segments."""
-        for info in list_topics(self.store):
-            if info.topic == topic:
-                key = TopicIdPartition(topic, info.topic_id, number)
-                stored = manifest_store.load(self.store, key)
-                return 0 if stored is None else stored.manifest.tail_end_offset
-        return 0
+        info = next((one for one in list_topics(self.store) if one.topic == topic), None)
+        if info is None:
+            return 0
+        key = TopicIdPartition(topic, info.topic_id, number)
+        stored = manifest_store.load(self.store, key)
+        return 0 if stored is None else stored.manifest.tail_end_offset
 
     def run(self, *words: str) -> str:
         access = (f"--{name.replace('_', '-')}={text}" for name, text in self._access.items())
@@ -159,13 +159,7 @@ class Archived:
 
     def pid_of(self, node_id: int) -> int:
         """The present process of a broker."""
-        folder = f"broker-{node_id}/"
-        (pid,) = (
-            pid
-            for pid, _ in children_of(self.brokers.pid)
-            if folder in Path(f"/proc/{pid}/cmdline").read_text()
-        )
-        return pid
+        return self.brokers.present_pids()[f"broker {node_id}"]
 
     def cluster_remove(self, *words: str) -> Printed:
         servers = ("--bootstrap-server", f"127.0.0.1:{self.brokers.port}")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -28,7 +25,8 @@ from strandline.storage.crash_points import (
     EXIT_STATUS_KILLED,
     SEVERAL_AFTER_ENTRY,
 )
-from tests.support.broker import REPOSITORY, BrokerProcess, eventually
+from tests.support.broker import BrokerProcess, eventually
+from tests.support.forked import STRANDLINE, run_process
 from tests.support.heavy import HEAVY
 from tests.support.several_brokers import SeveralBrokers
 
@@ -129,20 +127,11 @@ def id_of(bootstrap: str) -> str:
 def starts(folder: Path, *words: str, crash_at: str = "") -> tuple[int, str]:
     """Exit code and errors of a start on the folder that is expected to end."""
     settings = [f"log.dirs={folder / 'data'}", "listeners=PLAINTEXT://127.0.0.1:29092"]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "strandline", "serve", *words),
-            *(word for one in settings for word in ("--set", one)),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=WAIT_S,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(REPOSITORY / ".namespace"),
-            ENVIRONMENT_VARIABLE: crash_at,
-        },
+    done = run_process(
+        [*STRANDLINE, "serve", *words, *(word for one in settings for word in ("--set", one))],
+        folder=folder,
+        timeout_s=WAIT_S,
+        environment={ENVIRONMENT_VARIABLE: crash_at},
     )
     return done.returncode, done.stderr
 

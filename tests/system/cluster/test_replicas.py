@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import time
 from collections.abc import Iterator
 
@@ -33,18 +30,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeveralBrokers
 def state(admin: AdminClient, topic: str) -> tuple[int, list[int]]:
     found = admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions
     return (found[0].leader, sorted(found[0].isrs)) if found else (-1, [])
-
-
-def process_of(cluster: SeveralBrokers, broker: int) -> int:
-    """The process of a broker, which may have been started again."""
-    listing = subprocess.run(
-        ["pgrep", "-f", f"{cluster.data}/broker-{broker}/"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    (pid,) = map(int, listing.stdout.split())
-    return pid
 
 
 def test_each_broker_dies_in_turn_and_what_was_acknowledged_is_there_once_and_in_order(
@@ -112,7 +97,7 @@ def test_a_group_goes_on_where_it_was_after_its_coordinator_died(cluster: Severa
     kept = admin.list_topics("__consumer_offsets", timeout=WAIT_S).topics["__consumer_offsets"]
     assert all(len(one.replicas) == 3 for one in kept.partitions.values())
     described = admin.describe_consumer_groups(["moving"])["moving"].result(WAIT_S)
-    os.kill(process_of(cluster, described.coordinator.id), signal.SIGKILL)
+    cluster.kill_present(f"broker {described.coordinator.id}")
     (found,) = consumer.committed([TopicPartition("moved", 0)], timeout=WAIT_S)
     assert found.offset == 5
     while len(read) < 10:

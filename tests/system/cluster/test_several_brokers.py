@@ -7,8 +7,6 @@ import os
 import signal
 import socket
 import stat
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -23,7 +21,8 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.storage.local.log_dirs.log_dir import lock_directory
-from tests.support.broker import REPOSITORY, eventually
+from tests.support.broker import eventually
+from tests.support.forked import STRANDLINE, run_process
 from tests.support.several_brokers import SeveralBrokers
 
 WAIT_S = 60
@@ -88,6 +87,8 @@ def read(cluster: Served, topic: str, count: int) -> list[bytes]:
 
 def test_each_broker_has_a_line_and_a_folder_and_leads_its_share(cluster: SeveralBrokers) -> None:
     assert sorted(cluster.pids) == ["broker 1", "broker 2", "broker 3", "controller"]
+    # So `ps` shows them too.
+    assert cluster.present_pids() == cluster.pids
     assert cluster.lines[-1] == f"strandline ready: 3 brokers at {cluster.bootstrap}"
     admin = create(cluster, "share")
     assert sorted(leaders(admin, "share")) == [1, 1, 2, 2, 3, 3]
@@ -176,13 +177,8 @@ def families(cluster: SeveralBrokers) -> list[Metric]:
 def told(cluster: SeveralBrokers, *words: str, code: int | None = 0) -> str:
     """What a command prints; it ends with this exit code, None for any."""
     reach = () if "--metrics" in words else ("--bootstrap-server", f"127.0.0.1:{cluster.port}")
-    done = subprocess.run(
-        [sys.executable, "-m", "strandline", *words, *reach],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
-    )
+    command = [*STRANDLINE, *words, *reach]
+    done = run_process(command, folder=cluster.folder, timeout_s=WAIT_S)
     assert code is None or done.returncode == code, done
     return done.stdout
 
@@ -268,6 +264,22 @@ def test_a_start_waits_for_what_a_killed_supervisor_left(tmp_path: Path) -> None
     with cluster:
         assert len(read(cluster, "kept", 30)) == 30
         assert "the former process still stops" in cluster.log_text()
+        assert cluster.stop() == 0
+
+
+def test_all_stop_when_one_ends_and_nobody_can_start_it_again(tmp_path: Path) -> None:
+    """The process that forks the others was killed: a service manager starts all of them anew."""
+    cluster = SeveralBrokers(tmp_path, brokers=2)
+    with cluster:
+        os.kill(cluster.fork_server(), signal.SIGKILL)
+        create(cluster, "kept")
+        fill(cluster, "kept", [b"%d" % number for number in range(30)])
+        cluster.kill("broker 2")
+        assert cluster.wait() == os.EX_OSERR
+        cluster.await_ends()
+        assert "all processes stop: none can be started any more" in cluster.log_text()
+    with cluster:
+        assert len(read(cluster, "kept", 30)) == 30
         assert cluster.stop() == 0
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +14,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.broker import REPOSITORY, eventually
+from tests.support.broker import eventually
+from tests.support.forked import STRANDLINE, run_process
 from tests.support.several_brokers import SeveralBrokers
 
 WAIT_S = 60
@@ -107,13 +106,8 @@ def values_in(cluster: SeveralBrokers, topic: str) -> list[int]:
 
 def status(cluster: SeveralBrokers) -> str:
     words = ("cluster", "status", "--bootstrap-server", f"127.0.0.1:{cluster.port}")
-    return subprocess.run(
-        [sys.executable, "-m", "strandline", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / ".namespace")},
-    ).stdout
+    command = [*STRANDLINE, *words]
+    return run_process(command, folder=cluster.folder, timeout_s=WAIT_S).stdout
 
 
 def test_while_the_controller_stands_still_leaders_serve_and_the_rest_waits_and_says_so(

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker import REPOSITORY, BrokerProcess, eventually
+from tests.support.forked import PYTHON_PATH, STRANDLINE, start_process
 from tests.support.wire import WireClient
 from tests.system.calls import append, batch, create_topic, read_all
 
@@ -75,7 +76,7 @@ def test_a_signal_ends_what_waits_for_a_store_that_does_not_answer(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as store:
         endpoint = f"http://127.0.0.1:{store.getsockname()[1]}"
-        command = [sys.executable, "-m", "strandline", *words]
+        command = [*STRANDLINE, *words]
         if words[0] == "archive":
             command += ["--endpoint-url", endpoint, "--region", "us-east-1"]
         else:
@@ -87,22 +88,19 @@ def test_a_signal_ends_what_waits_for_a_store_that_does_not_answer(
                 "strandline.remote.s3.region=us-east-1",
             ):
                 command += ["--set", setting]
-        with (
-            subprocess.Popen(
-                command,
-                cwd=tmp_path,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(REPOSITORY / ".namespace"),
-                    "AWS_ACCESS_KEY_ID": "test",
-                    "AWS_SECRET_ACCESS_KEY": "test",
-                },
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            ) as process,
-            store.accept()[0],
-        ):
+        process = start_process(
+            command,
+            folder=tmp_path,
+            environment={
+                **os.environ,
+                **PYTHON_PATH,
+                "AWS_ACCESS_KEY_ID": "test",
+                "AWS_SECRET_ACCESS_KEY": "test",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        with store.accept()[0]:
             process.send_signal(signal.SIGTERM)
             _, told = process.communicate(timeout=60)
     assert process.returncode == code, told

@@ -6,7 +6,6 @@ import fcntl
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ import pytest
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
 from strandline.storage.remote.silence import Silence, silent_places
 from tests.support.broker import eventually
+from tests.support.forked import PYTHON_PATH, STRANDLINE, ForkedProcess, start_process
 from tests.support.manual_clock import ManualClock
 
 TABLE = ("--topic", "t", "--table", "lake.t")
@@ -68,7 +68,7 @@ def test_each_command_names_the_store_that_does_not_answer_while_it_waits(tmp_pa
             ("table", "check", *s3, *TABLE, "--catalog", server): f"the catalog {server}",
             ("lake", "plan", "--remote", f"file://{hanging}", "--topic", "t"): f"file://{hanging}",
         }
-        waiting = [(one, stack.enter_context(running(one))) for one in commands]
+        waiting = [(one, stack.enter_context(running(tmp_path, one))) for one in commands]
         for command, process in waiting:
             assert process.stderr is not None
             said = f"{commands[command]} has not answered for 2 s, still waiting\n"
@@ -76,18 +76,21 @@ def test_each_command_names_the_store_that_does_not_answer_while_it_waits(tmp_pa
 
 
 @contextmanager
-def running(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    environment = {**os.environ, "AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "strandline", *command],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
+def running(
+    folder: Path, command: Sequence[str]
+) -> Iterator[subprocess.Popen[str] | ForkedProcess]:
+    environment = {**os.environ, **PYTHON_PATH}
+    environment |= {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+    with open(os.devnull, "wb") as nothing:
+        process = start_process(
+            [*STRANDLINE, *command],
+            folder=folder,
+            environment=environment,
+            stdout=nothing,
+            stderr=subprocess.PIPE,
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()

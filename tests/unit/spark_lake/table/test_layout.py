@@ -154,21 +154,20 @@ def test_maintenance_keeps_the_order_of_a_table(orders: ArchiveBuilder) -> None:
     assert orders_of == {table.metadata.default_sort_order_id}
 
 
-def test_an_order_that_another_engine_gave_the_table_is_kept(orders: ArchiveBuilder) -> None:
-    sync(orders)
-    first = data_files(orders)
-    with iceberg(make_run(orders)).update_sort_order() as update:
+def test_an_order_that_another_engine_gave_the_table_is_kept(synced: ArchiveBuilder) -> None:
+    first = data_files(synced)
+    with iceberg(make_run(synced)).update_sort_order() as update:
         update.desc("_offset", IdentityTransform(), NullOrder.NULLS_FIRST)
-    add_rows(orders, base=80)
-    sync(orders)
-    second = sorted(set(data_files(orders)) - set(first))
+    add_rows(synced, base=80)
+    sync(synced)
+    second = sorted(set(data_files(synced)) - set(first))
     assert_sorted(second, ["_offset"], is_descending=True)
-    with iceberg(make_run(orders)).update_sort_order() as update:
+    with iceberg(make_run(synced)).update_sort_order() as update:
         update.asc("_key", BucketTransform(4), NullOrder.NULLS_LAST)
-    add_rows(orders, base=120)
-    sync(orders)
-    make_run(orders).maintain(None, NOW)
-    files = list(iceberg(make_run(orders)).scan().plan_files())
+    add_rows(synced, base=120)
+    sync(synced)
+    make_run(synced).maintain(None, NOW)
+    files = list(iceberg(make_run(synced)).scan().plan_files())
     # An order that our files do not have is not told of them.
     assert {one.file.sort_order_id for one in files} == {None}
 

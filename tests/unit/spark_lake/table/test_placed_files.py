@@ -143,10 +143,9 @@ def test_a_reader_that_loses_values_is_noticed_before_they_are_gone_and_by_a_dee
 
 
 def test_a_writer_that_loses_values_is_noticed_before_its_file_is_committed(
-    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+    synced: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sync(orders)
-    run = make_run(orders)
+    run = make_run(synced)
 
     def lose(rows: Any, schema: Any) -> Any:
         position = schema.get_field_index("city")
@@ -158,9 +157,9 @@ def test_a_writer_that_loses_values_is_noticed_before_its_file_is_committed(
     whole = writer.conform
     monkeypatch.setattr(writer, "conform", lose)
     snapshot = iceberg(run).current_snapshot()
-    add_rows(orders, base=80)
+    add_rows(synced, base=80)
     with pytest.raises(TableRefused, match="nulls where its table has values: city"):
-        sync(orders)
+        sync(synced)
     assert iceberg(run).current_snapshot() == snapshot
 
 

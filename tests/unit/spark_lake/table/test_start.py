@@ -290,21 +290,20 @@ def test_a_sync_takes_a_catalog_and_a_namespace_that_another_one_makes_at_the_sa
 
 
 def test_a_lost_catalog_is_told_with_the_way_back_and_no_row_is_there_twice(
-    orders: ArchiveBuilder,
+    synced: ArchiveBuilder,
 ) -> None:
-    sync(orders)
-    folder = orders.path.with_name("archive-tables")
+    folder = synced.path.with_name("archive-tables")
     (folder / "catalog.db").unlink()
     with pytest.raises(TableRefused, match=r"register_table.*newest metadata: ") as refused:
-        sync(orders)
+        sync(synced)
     newest = str(refused.value).rpartition("newest metadata: ")[2]
     catalog = load_catalog("strandline", type="sql", uri=f"sqlite:///{folder}/catalog.db")
     catalog.create_namespace_if_not_exists("lake")
     catalog.register_table("lake.orders", newest)
-    add_rows(orders, base=80)
-    assert sync(orders).rows == 80
-    assert rows_of(make_run(orders)) == every(range(120))
-    assert make_run(orders).check(deep=True).findings == []
+    add_rows(synced, base=80)
+    assert sync(synced).rows == 80
+    assert rows_of(make_run(synced)) == every(range(120))
+    assert make_run(synced).check(deep=True).findings == []
 
 
 @pytest.mark.parametrize("table_format", [{}, DELTA])

@@ -47,10 +47,9 @@ def test_a_table_has_every_record_once_and_a_second_sync_adds_only_what_is_new(
 
 
 def test_duckdb_and_polars_read_the_values_nulls_and_headers_of_the_files(
-    orders: ArchiveBuilder,
+    synced: ArchiveBuilder,
 ) -> None:
-    sync(orders)
-    files = data_files(orders)
+    files = data_files(synced)
     query = (
         "select _offset, id, nested.a, tags, _headers from read_parquet($files)"
         " where _topic_partition = 0 order by _offset"
@@ -115,26 +114,24 @@ def test_a_commit_whose_answer_is_lost_is_in_the_table_once(
     assert rows_of(run) == every(range(80))
 
 
-def test_what_the_table_has_outlives_the_expiry_of_its_snapshots(orders: ArchiveBuilder) -> None:
-    sync(orders)
-    run = make_run(orders)
+def test_what_the_table_has_outlives_the_expiry_of_its_snapshots(synced: ArchiveBuilder) -> None:
+    run = make_run(synced)
     table = iceberg(run)
     head = table.current_snapshot()
     assert head is not None
     others = [one.snapshot_id for one in table.snapshots() if one != head]
     table.maintenance.expire_snapshots().by_ids(others).commit()
-    assert sync(orders).commits == 0
+    assert sync(synced).commits == 0
     assert rows_of(run) == every(range(80))
 
 
-def test_a_topic_made_anew_is_refused_unless_it_is_asked_for(orders: ArchiveBuilder) -> None:
-    sync(orders)
-    recreate_topic(orders)
-    add_rows(orders, base=0)
+def test_a_topic_made_anew_is_refused_unless_it_is_asked_for(synced: ArchiveBuilder) -> None:
+    recreate_topic(synced)
+    add_rows(synced, base=0)
     with pytest.raises(TableRefused, match="made anew"):
-        sync(orders)
-    assert sync(orders, new_incarnation=True).rows == 80
-    assert sync(orders).commits == 0
+        sync(synced)
+    assert sync(synced, new_incarnation=True).rows == 80
+    assert sync(synced).commits == 0
 
 
 def test_a_sync_ends_with_its_topic_and_the_next_one_adds_the_rows_of_the_new_one(
@@ -202,15 +199,14 @@ def test_another_sync_that_is_faster_is_no_older_archive(
 
 
 def test_a_table_stays_as_it_is_when_tiering_is_turned_off_with_the_archive(
-    orders: ArchiveBuilder,
+    synced: ArchiveBuilder,
 ) -> None:
-    sync(orders)
     for partition in (0, 1):
-        place = orders.partition_id("orders", partition)
-        shutil.rmtree(orders.object_path(keys.manifest_key(place)).parent)
-    report = sync(orders)
+        place = synced.partition_id("orders", partition)
+        shutil.rmtree(synced.object_path(keys.manifest_key(place)).parent)
+    report = sync(synced)
     assert (report.rows, report.is_complete) == (0, True)
-    assert rows_of(make_run(orders)) == every(range(80))
+    assert rows_of(make_run(synced)) == every(range(80))
 
 
 def test_a_table_that_was_rolled_back_is_refused_until_it_is_rolled_forward(
@@ -244,12 +240,11 @@ def test_names_that_iceberg_keeps_for_itself_are_refused(orders: ArchiveBuilder)
     assert make_run(orders).store.load() is None
 
 
-def test_new_and_wider_fields_are_added_and_others_refused_by_name(orders: ArchiveBuilder) -> None:
-    sync(orders)
-    add_rows(orders, base=80)
+def test_new_and_wider_fields_are_added_and_others_refused_by_name(synced: ArchiveBuilder) -> None:
+    add_rows(synced, base=80)
     with pytest.raises(TableRefused, match=r"id is long in the table, string here") as refused:
-        sync(orders, "id STRING, city INT, nested STRUCT<a: INT>")
+        sync(synced, "id STRING, city INT, nested STRUCT<a: INT>")
     assert "city is string in the table, int here" in str(refused.value)
-    assert rows_of(make_run(orders)) == every(range(80))
-    sync(orders, "id BIGINT, nested STRUCT<a: BIGINT, b: STRING>, extra DOUBLE")
-    assert rows_of(make_run(orders)) == every(range(120))
+    assert rows_of(make_run(synced)) == every(range(80))
+    sync(synced, "id BIGINT, nested STRUCT<a: BIGINT, b: STRING>, extra DOUBLE")
+    assert rows_of(make_run(synced)) == every(range(120))

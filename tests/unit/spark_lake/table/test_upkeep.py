@@ -129,11 +129,10 @@ def test_a_check_that_finds_a_difference_ends_with_the_exit_code_of_all_checks(
 
 
 def test_a_table_is_like_its_archive_and_a_check_says_how_far_it_is_behind(
-    orders: ArchiveBuilder,
+    synced: ArchiveBuilder,
 ) -> None:
-    sync(orders)
-    add_rows(orders, base=80)
-    run = make_run(orders)
+    add_rows(synced, base=80)
+    run = make_run(synced)
     check_is_clean(run)
     report = run.check()
     assert [(one.table_rows, one.archive_rows, one.behind) for one in report.partitions] == [
@@ -143,9 +142,8 @@ def test_a_table_is_like_its_archive_and_a_check_says_how_far_it_is_behind(
     assert [(one.first_offset, one.last_offset) for one in report.partitions] == [(0, 79), (0, 79)]
 
 
-def test_a_check_finds_rows_that_are_lost_twice_or_changed(orders: ArchiveBuilder) -> None:
-    sync(orders)
-    run = make_run(orders)
+def test_a_check_finds_rows_that_are_lost_twice_or_changed(synced: ArchiveBuilder) -> None:
+    run = make_run(synced)
     table = iceberg(run)
     rows = table.scan(
         row_filter="_topic_partition = 0 and _offset >= 10 and _offset < 12"
@@ -159,10 +157,9 @@ def test_a_check_finds_rows_that_are_lost_twice_or_changed(orders: ArchiveBuilde
 
 
 def test_a_deep_check_names_the_offset_and_column_of_a_changed_value(
-    orders: ArchiveBuilder,
+    synced: ArchiveBuilder,
 ) -> None:
-    sync(orders)
-    run = make_run(orders)
+    run = make_run(synced)
     table = iceberg(run)
     rows = table.scan(row_filter="_topic_partition = 0 and _offset = 10").to_arrow()
     table.delete("_topic_partition = 0 and _offset = 10")
@@ -214,31 +211,29 @@ def test_after_a_death_at_any_step_of_maintenance_the_next_one_completes_it(
 
 
 def test_a_sync_between_the_files_and_the_commit_of_a_maintenance_loses_nothing(
-    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+    synced: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sync(orders)
-    add_rows(orders, base=80)
-    run = make_run(orders)
+    add_rows(synced, base=80)
+    run = make_run(synced)
     commit_once = run.store.commit_once
 
     def sync_first(fill: Any) -> None:
         monkeypatch.setattr(run.store, "commit_once", commit_once)
-        sync(orders)
+        sync(synced)
         commit_once(fill)
 
     monkeypatch.setattr(run.store, "commit_once", sync_first)
     assert run.maintain(None, NOW).rewritten_files
-    check_is_clean(make_run(orders))
-    assert rows_of(make_run(orders)) == every(range(120))
+    check_is_clean(make_run(synced))
+    assert rows_of(make_run(synced)) == every(range(120))
 
 
 @pytest.mark.parametrize("lands", [True, False])
 @pytest.mark.parametrize("lost", [TimeoutError("no answer"), CommitFailedException("again")])
 def test_a_replacement_whose_answer_is_lost_happens_once(
-    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch, lost: Exception, lands: bool
+    synced: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch, lost: Exception, lands: bool
 ) -> None:
-    sync(orders)
-    run = make_run(orders)
+    run = make_run(synced)
     catalog = run.store._catalog
     commit = catalog.commit_table
 
@@ -250,21 +245,20 @@ def test_a_replacement_whose_answer_is_lost_happens_once(
 
     monkeypatch.setattr(catalog, "commit_table", answer_is_lost)
     run.maintain(None, NOW)
-    check_is_clean(make_run(orders))
-    assert named_files(run) == sorted(data_files(orders))
+    check_is_clean(make_run(synced))
+    assert named_files(run) == sorted(data_files(synced))
 
 
 def test_two_maintenances_at_once_replace_each_file_once(
-    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+    synced: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sync(orders)
-    run = make_run(orders)
+    run = make_run(synced)
     commit_once = run.store.commit_once
 
     def other_first(fill: Any) -> None:
         monkeypatch.setattr(run.store, "commit_once", commit_once)
         assert (
-            make_run(orders)
+            make_run(synced)
             .maintain(None, MaintainSettings(file_bytes=1 << 20, small_files_min=2))
             .rewritten_files
         )
@@ -272,20 +266,19 @@ def test_two_maintenances_at_once_replace_each_file_once(
 
     monkeypatch.setattr(run.store, "commit_once", other_first)
     assert run.maintain(None, NOW).lost_rounds == 1
-    check_is_clean(make_run(orders))
-    assert named_files(run) == sorted(data_files(orders))
+    check_is_clean(make_run(synced))
+    assert named_files(run) == sorted(data_files(synced))
 
 
 def test_a_row_that_another_engine_deletes_meanwhile_stays_deleted(
-    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
+    synced: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sync(orders)
-    run = make_run(orders)
+    run = make_run(synced)
     commit_once = run.store.commit_once
 
     def deleted_first(fill: Any) -> None:
         monkeypatch.setattr(run.store, "commit_once", commit_once)
-        table = iceberg(make_run(orders))
+        table = iceberg(make_run(synced))
         delete_row(table, next(iter(table.scan().plan_files())).file, 0)
         commit_once(fill)
 
@@ -293,24 +286,23 @@ def test_a_row_that_another_engine_deletes_meanwhile_stays_deleted(
     assert run.maintain(None, NOW).lost_rounds == 1
     assert len(rows_of(run)) == 159
     # The data files and the one with the delete.
-    assert len(data_files(orders)) == len(named_files(run)) + 1
+    assert len(data_files(synced)) == len(named_files(run)) + 1
 
 
 @pytest.mark.parametrize("sleeps", ["before the commit", "before it is tried again"])
 def test_a_maintenance_that_slept_for_days_does_not_commit_what_another_took_for_orphans(
-    orders: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch, sleeps: str
+    synced: ArchiveBuilder, monkeypatch: pytest.MonkeyPatch, sleeps: str
 ) -> None:
-    sync(orders)
     now_ms = 0
     monkeypatch.setattr(SystemClock, "now_ms", lambda _: now_ms)
-    run = make_run(orders)
-    old = set(data_files(orders))
+    run = make_run(synced)
+    old = set(data_files(synced))
     replace_files = IcebergTable.replace
 
     def sleep() -> None:
         nonlocal now_ms
         now_ms = 3 * DAY_MS
-        for path in set(data_files(orders)) - old:
+        for path in set(data_files(synced)) - old:
             Path(path).unlink()
 
     def at_commit(*given: Any) -> None:
@@ -324,24 +316,23 @@ def test_a_maintenance_that_slept_for_days_does_not_commit_what_another_took_for
         monkeypatch.setattr(IcebergTable, "replace", at_commit)
     assert run.maintain(None, NOW).lost_rounds == 1
     assert named_files(run) == sorted(old)
-    check_is_clean(make_run(orders))
+    check_is_clean(make_run(synced))
 
 
 def test_files_of_a_running_sync_stay_and_old_ones_without_a_commit_go(
-    orders: ArchiveBuilder,
+    synced: ArchiveBuilder,
 ) -> None:
-    sync(orders)
-    add_rows(orders, base=80)
+    add_rows(synced, base=80)
     with simulated_crash("table.before-commit"), pytest.raises(SimulatedCrash):
-        sync(orders)
-    young = set(data_files(orders)) - set(named_files(make_run(orders)))
+        sync(synced)
+    young = set(data_files(synced)) - set(named_files(make_run(synced)))
     settings = MaintainSettings(file_bytes=1 << 20, small_files_min=1000)
     assert settings.orphan_age_ms == ORPHAN_AGE_MS
-    report = make_run(orders).maintain(None, settings)
+    report = make_run(synced).maintain(None, settings)
     assert report.orphans == 0
     assert report.kept_young >= len(young) > 0
-    assert maintain(orders).orphans >= len(young)
-    assert not young & set(data_files(orders))
+    assert maintain(synced).orphans >= len(young)
+    assert not young & set(data_files(synced))
 
 
 def test_the_second_table_is_used_with_the_first_one_and_not_alone(
@@ -371,39 +362,37 @@ def test_the_second_table_is_used_with_the_first_one_and_not_alone(
     }
 
 
-def test_snapshots_of_tags_and_branches_outlive_maintenance(orders: ArchiveBuilder) -> None:
-    sync(orders)
-    run = make_run(orders)
+def test_snapshots_of_tags_and_branches_outlive_maintenance(synced: ArchiveBuilder) -> None:
+    run = make_run(synced)
     table = iceberg(run)
     tagged = table.current_snapshot().snapshot_id
     table.manage_snapshots().create_tag(tagged, "audit").commit()
     rows = table.scan(snapshot_id=tagged).to_arrow().num_rows
-    add_rows(orders, base=80)
-    sync(orders)
-    maintain(orders)
+    add_rows(synced, base=80)
+    sync(synced)
+    maintain(synced)
     table = iceberg(run)
     assert {one.snapshot_id for one in table.snapshots()} >= {tagged}
     assert table.scan(snapshot_id=tagged).to_arrow().num_rows == rows == 160
 
 
-def test_a_table_keeps_follows_or_ages(orders: ArchiveBuilder) -> None:
-    sync(orders)
-    orders.move_log_start("orders", 40, partition=0)
-    maintain(orders)
-    run = make_run(orders)
+def test_a_table_keeps_follows_or_ages(synced: ArchiveBuilder) -> None:
+    synced.move_log_start("orders", 40, partition=0)
+    maintain(synced)
+    run = make_run(synced)
     assert rows_of(run) == every(range(80))
     check_is_clean(run)
-    report = maintain(orders, Retention())
+    report = maintain(synced, Retention())
     assert report.dropped_rows == 40
     assert rows_of(run) == sorted([*((0, n) for n in range(40, 80)), *((1, n) for n in range(80))])
     check_is_clean(run)
     now = [Record(offset=80, timestamp_ms=START_MS * 2, key=b"k", value=b"{}", headers=())]
-    orders.add_segment("orders", make_batches(now), partition=1)
-    sync(orders)
-    maintain(orders, Retention(age_ms=DAY_MS))
+    synced.add_segment("orders", make_batches(now), partition=1)
+    sync(synced)
+    maintain(synced, Retention(age_ms=DAY_MS))
     assert rows_of(run) == [(1, 80)]
     check_is_clean(run)
-    assert sync(orders).commits == 0
+    assert sync(synced).commits == 0
 
 
 def test_retention_drops_rejected_rows_too(orders: ArchiveBuilder) -> None:
@@ -477,11 +466,10 @@ def test_rows_that_compaction_took_out_of_the_archive_are_not_compared(tmp_path:
     ]
 
 
-def test_a_deep_check_counts_only_rows_that_it_compared(orders: ArchiveBuilder) -> None:
-    sync(orders)
-    run = make_run(orders)
+def test_a_deep_check_counts_only_rows_that_it_compared(synced: ArchiveBuilder) -> None:
+    run = make_run(synced)
     iceberg(run).delete("_topic_partition = 0 and _offset = 5")
-    assert make_run(orders).check(deep=True).deep_rows == 80
+    assert make_run(synced).check(deep=True).deep_rows == 80
 
 
 def test_a_check_reads_each_file_once_however_many_partitions_it_has(
@@ -508,14 +496,13 @@ def test_a_check_reads_each_file_once_however_many_partitions_it_has(
 
 
 def test_a_table_of_another_catalog_at_the_same_place_is_not_taken_for_orphans(
-    orders: ArchiveBuilder, tmp_path: Path
+    synced: ArchiveBuilder, tmp_path: Path
 ) -> None:
-    sync(orders)
     other = {"catalog": f"sqlite:///{tmp_path / 'other.db'}"}
     with pytest.raises(TableRefused, match="another catalog"):
-        sync(orders, **other)
-    assert make_run(orders, **other).store.load() is None
-    check_is_clean(make_run(orders))
+        sync(synced, **other)
+    assert make_run(synced, **other).store.load() is None
+    check_is_clean(make_run(synced))
 
 
 def test_maintenance_leaves_a_table_alone_that_lies_below_its_own(orders: ArchiveBuilder) -> None:
@@ -544,13 +531,12 @@ def test_tables_of_two_formats_do_not_share_a_folder(
     assert sync(orders, format=first).commits == 0
 
 
-def test_nulls_in_lists_outlive_a_rewrite(orders: ArchiveBuilder) -> None:
-    sync(orders)
-    maintain(orders)
+def test_nulls_in_lists_outlive_a_rewrite(synced: ArchiveBuilder) -> None:
+    maintain(synced)
     with duckdb.connect() as connection:
         found = connection.execute(
             "select tags is null, count(*) from read_parquet($files) group by all order by all",
-            {"files": data_files(orders)},
+            {"files": data_files(synced)},
         ).fetchall()
     assert len(found) == 2
     assert dict(found)[True] > 80
