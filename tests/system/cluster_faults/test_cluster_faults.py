@@ -13,12 +13,13 @@ from tests.system.cluster_faults.run import Size, play
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.clients]
 
-SHORT = Size(seconds=6.0, partitions=2, records_per_s=150, copiers=1)
+# One process of clients, and a start for each trouble, so that everybody can afford it.
+SHORT = Size(seconds=5.0, partitions=2, records_per_s=150, libraries=("librdkafka",))
 # What makes followers late, and takes the leader away then.
 REVEALING = Size(
     seconds=25.0,
     records_per_s=300,
-    copiers=1,
+    libraries=("librdkafka",),
     kinds=("kill", "stop", "cut", "isolate", "elect"),
 )
 # Rounds that are searched for one that reveals a planted fault.
