@@ -66,7 +66,7 @@ class Person:
 
 
 class People:
-    """All of them; used between `begin` and `end`."""
+    """All of them; they begin with `keep_running`."""
 
     def __init__(
         self,
@@ -130,9 +130,6 @@ class People:
             AdminClient({"bootstrap.servers": one, "reconnect.backoff.max.ms": 500})
             for one in bootstraps
         ]
-
-    def begin(self) -> None:
-        self.keep_running()
 
     def have_begun(self) -> bool:
         """Whether each of them was told something."""

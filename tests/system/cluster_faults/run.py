@@ -18,6 +18,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -117,19 +118,18 @@ def play(folder: Path, seed: int, size: Size, say: Callable[[str], None]) -> Tol
             libraries=size.libraries,
         )
         stack.callback(people.kill)
-        people.begin()
-        eventually(people.have_begun, timeout_s=WAIT_S, interval_s=0.1)
         troubles = Troubles(machines, people, size.topics, size.partitions, say, proxy)
         kinds = [one for one in size.kinds if proxy is not None or one != STORE_AWAY]
         plan = draw(seed, brokers=size.brokers, seconds=size.seconds, kinds=kinds)
-        troubles.run(plan, size.seconds)
-        told.troubles = troubles.done
-        say("        healed")
+        outcomes: list[Outcome] = []
         try:
+            eventually(troubles.have_all_begun, timeout_s=WAIT_S, interval_s=0.1)
+            troubles.run(plan, size.seconds)
+            say("        healed")
             outcomes = _end(machines, people, troubles, size, url, access)
-        except (AssertionError, KafkaException) as error:
-            told.found.append(f"after the last trouble: {error}")
-            outcomes = []
+        except (AssertionError, KafkaException, subprocess.TimeoutExpired) as error:
+            told.found.append(f"the cluster does not get well again: {error}")
+        told.troubles = troubles.done
         told.found += troubles.ended
     for outcome in outcomes:
         told.found += violations(outcome)

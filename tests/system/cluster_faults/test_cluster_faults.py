@@ -14,7 +14,7 @@ from tests.system.cluster_faults.run import Size, play
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.clients]
 
 # One process of clients, and a start for each trouble, so that everybody can afford it.
-SHORT = Size(seconds=5.0, partitions=2, records_per_s=150, libraries=("librdkafka",))
+SHORT = Size(seconds=4.0, partitions=2, records_per_s=150, libraries=("librdkafka",))
 # What makes followers late, and takes the leader away then.
 REVEALING = Size(
     seconds=25.0,
@@ -26,7 +26,7 @@ REVEALING = Size(
 ROUNDS = 5
 
 
-@pytest.mark.parametrize("seed", first(0, range(1, 5)))
+@pytest.mark.parametrize("seed", first(1, range(1, 5)))
 def test_nothing_acknowledged_is_lost_or_doubled_whatever_happens(
     tmp_path: Path, seed: int
 ) -> None:

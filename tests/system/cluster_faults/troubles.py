@@ -75,6 +75,11 @@ class Troubles:
         self.ended += self._machines.keep_running()
         self._people.keep_running()
 
+    def have_all_begun(self) -> bool:
+        """Whether each client was told something."""
+        self.tick()
+        return self._people.have_begun()
+
     def _later(self, at_s: float, do: Callable[[], None]) -> None:
         heapq.heappush(self._due, (at_s, next(self._number), do))
 
