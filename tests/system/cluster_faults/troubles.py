@@ -67,8 +67,6 @@ class Troubles:
             self.tick()
             time.sleep(TICK_S)
         self._machines.heal()
-        if self._proxy is not None:
-            self._proxy.come_back()
 
     def tick(self) -> None:
         """Starts again what has ended."""
