@@ -177,8 +177,11 @@ class People:
 
     def end_copiers(self) -> None:
         """What they had open is aborted."""
-        self._end(self._copiers)
         for name in self._copiers:
+            # It may be within a call that waits for a minute.
+            del self._commands[name]
+            self._processes[name].kill()
+            self._processes[name].wait()
             producer = Producer({"bootstrap.servers": self._bootstrap, "transactional.id": name})
             producer.init_transactions(END_S)
 
