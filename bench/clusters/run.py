@@ -16,6 +16,7 @@ the end has both sides and their ratio.
     latency       acks=all and three replicas, at a tenth and a half of Kafka's full load
     stopped       SIGSTOP of a broker until others lead its partitions and acknowledge
     rolling       each broker restarted in turn: the longest wait of a record
+    metadata      strandline alone: an entry on a broker's loop, with 50,000 partitions
     catching-up-* a follower that stood still while 1 or 10 GB were produced; strandline alone: with
                   9/10 of it in the archive and not at its leader any more
 
@@ -43,6 +44,7 @@ from rich.table import Table
 
 from bench.clusters.catching_up import catching_up, catching_up_archived
 from bench.clusters.latency import latency
+from bench.clusters.metadata_entries import metadata_entries
 from bench.clusters.peers import BROKERS, Cluster
 from bench.clusters.rig import (
     PEERS,
@@ -216,12 +218,18 @@ ROWS: Mapping[str, Callable[[str, Path, float], Figures]] = {
     "latency": latency,
     "stopped": standing_still,
     "rolling": rolling,
+    "metadata": metadata_entries,
     "catching-up-1gb": partial(catching_up, gigabytes=1),
     "catching-up-10gb": partial(catching_up, gigabytes=10),
     "catching-up-1gb-archived": partial(catching_up_archived, gigabytes=1),
     "catching-up-10gb-archived": partial(catching_up_archived, gigabytes=10),
 }
-OURS_ALONE = ("two-brokers", "catching-up-1gb-archived", "catching-up-10gb-archived")
+OURS_ALONE = (
+    "two-brokers",
+    "metadata",
+    "catching-up-1gb-archived",
+    "catching-up-10gb-archived",
+)
 
 
 def table(found: Mapping[str, Mapping[str, Figures]]) -> Table:

@@ -69,7 +69,7 @@ async def _measured(folder: Path, topics: int, partitions: int) -> Sequence[Figu
     size = f"{topics:,} topics, {topics * partitions:,} partitions"
     figures = []
     try:
-        with patch.object(LogDirs, "create_logs", _copying(LogDirs.create_logs)):
+        with patch.object(LogDirs, "create_logs", copying_logs(LogDirs.create_logs)):
             await _create(metadata, topics, partitions)
             gc.collect()
             gc.freeze()
@@ -90,7 +90,7 @@ async def _measured(folder: Path, topics: int, partitions: int) -> Sequence[Figu
     return figures
 
 
-def _copying(create_logs: Callable[..., list[LocalLog]]) -> Callable[..., list[LocalLog]]:
+def copying_logs(create_logs: Callable[..., list[LocalLog]]) -> Callable[..., list[LocalLog]]:
     """Copies the first log that is created instead of creating more."""
     models: list[LocalLog] = []
 

@@ -25,6 +25,7 @@ from strandline.broker.replication.leader import EARLIEST, LATEST, LeaderEndpoin
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.tasks import wait_within
 from strandline.storage.errors import DiskError, RecordsRejected, StorageError
+from strandline.storage.model import Offset
 from strandline.storage.quiet_log import QuietLog
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class Fetcher:
         throttle: ReplicationThrottle,
         spawn: Callable[[Coroutine[object, object, None]], object],
     ) -> None:
-        """`spawn` runs what waits for the store, beside the fetches."""
+        """`spawn` runs what waits for the disk or the store, beside the fetches."""
         self.leader = leader
         self._spawn = spawn
         self._throttle = throttle
@@ -70,7 +71,8 @@ class Fetcher:
         # What may have to be named, or left out.
         self._changed: dict[Key, None] = {}
         self._delayed: dict[Key, Followed] = {}
-        # At most one for each partition; they wait for the store.
+        # Truncations, which wait for the disk, and restarts behind the archive, which wait for the
+        # store: at most one for each partition.
         self._restarts: set[Key] = set()
         self._woken = asyncio.Event()
         self._quiet_log = QuietLog(log, clock)
@@ -222,6 +224,8 @@ class Fetcher:
                     self._begin_restart(key, followed)
                 elif one.error_code:
                     self._refused(key, followed, ErrorCode(one.error_code))
+                elif (end := followed.agreed_end(one)) is not None:
+                    self._begin_truncation(key, followed, end)
                 elif self._take(key, followed, one) and followed.partition.must_flush:
                     unflushed.append(followed.partition)
         for followed in misplaced:
@@ -244,12 +248,7 @@ class Fetcher:
             self._delay([key])
             return False
         except StorageError as error:
-            if isinstance(error, DiskError) and error.is_full:
-                # There may be room again at any time.
-                self._say(followed.partition, "no room for records of the leader", str(error))
-                self._delay([key])
-            else:
-                self._fail(key, followed, str(error))
+            self._note_failure(key, followed, error)
             return False
         return True
 
@@ -260,6 +259,14 @@ class Fetcher:
         if code not in _PASSING:
             self._say(followed.partition, "leader refuses a fetch", code.name)
         self._delay([key])
+
+    def _note_failure(self, key: Key, followed: Followed, error: StorageError) -> None:
+        if isinstance(error, DiskError) and error.is_full:
+            # There may be room again at any time.
+            self._say(followed.partition, "no room for records of the leader", str(error))
+            self._delay([key])
+        else:
+            self._fail(key, followed, str(error))
 
     def _fail(self, key: Key, followed: Followed, reason: str) -> None:
         """Gives up until the metadata change: other partitions go on."""
@@ -276,7 +283,10 @@ class Fetcher:
             leader_start = await self.leader.offset(followed, EARLIEST)
             if self._followed.get(key) is not followed:
                 return
-            followed.place(leader_start=leader_start, leader_end=leader_end)
+            if leader_end < followed.offset:
+                self._begin_truncation(key, followed, leader_end)
+                return
+            followed.begin_at(leader_start)
         except PeerError as error:
             self._say(followed.partition, "no offsets from the leader", str(error))
             self._delay([key])
@@ -285,7 +295,35 @@ class Fetcher:
         else:
             self._changed[key] = None
 
-    # --- behind the archive ------------------------------------------------------------------
+    # --- truncation and restarts -------------------------------------------------------------
+
+    def _begin_truncation(self, key: Key, followed: Followed, offset: Offset) -> None:
+        """The disk may take long, or hang: other partitions go on."""
+        self._delay([key])
+        if key not in self._restarts:
+            self._restarts.add(key)
+            self._spawn(self._truncate(key, followed, offset))
+
+    async def _truncate(self, key: Key, followed: Followed, offset: Offset) -> None:
+        try:
+            await followed.partition.lower_recovery_point(offset)
+            if self._followed.get(key) is followed:
+                followed.truncate(offset)
+                self._end_delay(key, followed)
+        except StorageError as error:
+            if self._followed.get(key) is followed:
+                self._note_failure(key, followed, error)
+        except Exception:
+            # Other partitions go on, and this one is tried again.
+            log.exception("truncation failed")
+        finally:
+            self._restarts.discard(key)
+
+    def _end_delay(self, key: Key, followed: Followed) -> None:
+        followed.delayed_until_s = 0.0
+        self._delayed.pop(key, None)
+        self._changed[key] = None
+        self._woken.set()
 
     def _begin_restart(self, key: Key, followed: Followed) -> None:
         """The leader has freed what comes next: the archive has it. Other partitions go on."""

@@ -20,7 +20,7 @@ import logging
 from typing import Final, NamedTuple
 
 from strandline.broker.cluster.replicas.partition import Partition
-from strandline.broker.protocol.messages.fetch import FetchDivergingEpoch, FetchResponsePartition
+from strandline.broker.protocol.messages.fetch import FetchResponsePartition
 from strandline.storage.model import NO_EPOCH, Epoch, Offset, TopicId
 
 log = logging.getLogger(__name__)
@@ -90,14 +90,11 @@ class Followed:
     # --- answers -----------------------------------------------------------------------------
 
     def take(self, answer: FetchResponsePartition) -> bool:
-        """Takes over an answer without an error; returns whether anything is to be told.
+        """Takes over an answer without an error, of a log that agrees with the leader's; returns
+        whether anything is to be told.
 
         Raises RecordsRejected, StorageError.
         """
-        diverging = answer.diverging_epoch
-        if diverging is not None and diverging.end_offset != UNKNOWN_OFFSET:
-            self.truncate(self._agreed_end(diverging))
-            return True
         unified_log = self.partition.log
         if self.offset != unified_log.end_offset:
             # It was opened again, from its files.
@@ -133,8 +130,14 @@ class Followed:
 
     # --- truncation --------------------------------------------------------------------------
 
-    def _agreed_end(self, leaders: FetchDivergingEpoch) -> Offset:
-        """Returns where this log and the leader's agree, as far as one answer tells."""
+    def agreed_end(self, answer: FetchResponsePartition) -> Offset | None:
+        """Returns where this log has to end to agree with the leader's, as far as one answer tells.
+
+        None if they agree.
+        """
+        leaders = answer.diverging_epoch
+        if leaders is None or leaders.end_offset == UNKNOWN_OFFSET:
+            return None
         unified_log = self.partition.log
         end_offset = unified_log.end_offset
         if leaders.epoch == NO_EPOCH:
@@ -169,12 +172,13 @@ class Followed:
                 local.truncate_to(offset)
         self.go_on()
 
-    def place(self, *, leader_start: Offset, leader_end: Offset) -> None:
-        """Goes on within the leader's log, after OFFSET_OUT_OF_RANGE. Raises StorageError."""
+    def begin_at(self, leader_start: Offset) -> None:
+        """Begins again where the leader's log begins, if this one ends before.
+
+        Raises StorageError.
+        """
         end_offset = self.partition.log.end_offset
-        if leader_end < end_offset:
-            self.truncate(leader_end)
-        elif leader_start > end_offset:
+        if leader_start > end_offset:
             fields = {
                 "partition": str(self.partition.topic_partition),
                 "end_offset": end_offset,

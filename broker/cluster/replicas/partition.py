@@ -384,6 +384,18 @@ class Partition:
                 if self._flushing is not None and self._flushing.done():
                     self._flushing = None
 
+    async def lower_recovery_point(self, offset: Offset) -> None:
+        """Prepares a truncation to `offset`: what it has to sync is on the device then.
+
+        Raises DiskError.
+        """
+        local = self.log.local
+        if offset < local.recovery_point:
+            loop = asyncio.get_running_loop()
+            await result_of(
+                loop.run_in_executor(self._syncs(local), local.lower_recovery_point, offset)
+            )
+
     def wait(self, waiter: HighWatermarkWaiter) -> None:
         self._waiters[waiter] = None
 

@@ -3,8 +3,10 @@
     1 the session takes up what the request names       2 each dirty partition: does the follower's
       log diverge from ours? else its progress counts     3 records   4 what is news is answered
 
-With less than the wanted bytes the fetch waits for appends, without a task. It is woken in a later
-turn of the loop, after all producers whose batches have come.
+With less than the wanted bytes the fetch waits for appends, without a task. It is woken two turns
+of the loop later: batches that are in their sockets by then go with it. A producer with five
+requests in flight sends them while the first is appended, and each answer less is a wake less of
+all followers.
 
 A fetch tells the progress once, when it comes; what is read after its wait is no progress.
 """
@@ -262,7 +264,7 @@ class ReplicaFetches:
             missing = 0 if size_bytes is None else missing - size_bytes
             if missing <= 0 and not is_scheduled:
                 is_scheduled = True
-                loop.call_soon(finish)
+                loop.call_soon(loop.call_soon, finish)
 
         def leave() -> None:
             self.parked_count -= 1

@@ -11,9 +11,10 @@ owner knows the others. What consumers, the archive or a deletion get ends there
 `SegmentList` has the segments and their files. A reader keeps its view of them while retention
 removes a segment; a file stays open while a reader holds a range of it.
 
-One event loop owns the log and calls all methods. Only `open`, `flush`, `close`, `purge_deleted`
-and the recovery in `truncate_to` block. `flush`, `find_timestamp`, `max_timestamp` and
-`purge_deleted` may run in a worker thread while the loop appends.
+One event loop owns the log and calls all methods. Only `open`, `flush`, `close`, `purge_deleted`,
+`lower_recovery_point` and the recovery in `truncate_to` block. `flush`, `find_timestamp`,
+`max_timestamp`, `purge_deleted` and `lower_recovery_point` may run in a worker thread while the
+loop appends.
 
 Order of an append:  1 check  2 stamp offset and epoch  3 one write  4 indexes, producers (memory).
 Order of a roll:     1 index files and producer snapshot whole, not synced  2 new segment file
@@ -913,6 +914,18 @@ class LocalLog:
         Blocks for large files; thread-safe.
         """
         return self._segments.trash.purge(now_s, delay_ms=self.config.file_delete_delay_ms)
+
+    def lower_recovery_point(self, offset: Offset) -> None:
+        """Has recovery begin at `offset`, durably: a truncation to there syncs nothing then.
+
+        Blocks; thread-safe. Raises DiskError.
+        """
+        if self.start_offset <= offset < self._end_offset:
+            # That of the batch: whole ones are cut.
+            start = self._segments.from_offset(offset)[0].locate(offset)
+            offset = offset if start is None else start.base_offset
+        with self._recovery_point.cutting(offset, self.on_cut):
+            pass
 
     def truncate_to(self, offset: int) -> None:
         """Drops every batch that ends at or after `offset`.

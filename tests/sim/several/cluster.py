@@ -9,6 +9,7 @@ and its links to the others. They speak Kafka's requests to each other over the 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from strandline.storage.errors import StrandlineError
 from tests.sim.cluster import VirtualBroker, World
@@ -31,7 +32,9 @@ START_AGAIN_S = 0.5
 class VirtualCluster:
     """A controller, and brokers 1 to N."""
 
-    def __init__(self, world: World, brokers: int = 3, **settings: str) -> None:
+    def __init__(
+        self, world: World, brokers: int = 3, *, settings: Mapping[str, str] | None = None
+    ) -> None:
         """`settings` are properties of each broker, with `_` for a dot."""
         self.world = world
         common = {
@@ -52,7 +55,7 @@ class VirtualCluster:
             **DURABLE,
             "process.roles": "broker",
             "controller.quorum.bootstrap.servers": f"{self.controller.host}:{self.controller.port}",
-            **{name.replace("_", "."): text for name, text in settings.items()},
+            **{name.replace("_", "."): text for name, text in (settings or {}).items()},
         }
         self.brokers = [self.seat(number) for number in range(1, brokers + 1)]
 

@@ -25,6 +25,7 @@ class Fault:
     only: Sequence[str] | None = None
     troubles: int = 6
     replicas: int = 1
+    is_synced: bool = True
     first_world: int = 0
 
     def world_that_reveals(self, folder: Path, count: int = WORLDS) -> int | None:
@@ -38,6 +39,7 @@ class Fault:
                     troubles=self.troubles,
                     only=self.only,
                     replicas=self.replicas,
+                    is_synced=self.is_synced,
                 )
             except (AssertionError, ExceptionGroup) as error:
                 if any(word in text for text in _messages_of(error) for word in self.words):

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from strandline.broker.cluster.in_sync.in_sync_set import InSyncSet
 from strandline.broker.cluster.in_sync.leading import Leading
 from strandline.broker.cluster.in_sync.progress import FollowerProgress
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.coordination.runtime.journal import Journal
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.replication.followed import Followed
+from strandline.storage.model import Isolation
 
 
 def acknowledged_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
@@ -70,3 +72,31 @@ def coordinators_tell_what_is_not_replicated(patch: pytest.MonkeyPatch) -> None:
         del must_flush
 
     patch.setattr(Journal, "settled", settled)
+
+
+def a_follower_joins_below_the_start_of_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Leading, "_start_of_epoch", lambda _: 0)
+
+
+def the_high_watermark_does_not_wait_for_who_joins(patch: pytest.MonkeyPatch) -> None:
+    propose = InSyncSet.propose
+
+    def proposed(own: InSyncSet, *given: Any, **named: Any) -> Any:
+        proposal = propose(own, *given, **named)
+        own.maximal = own.committed
+        return proposal
+
+    def advance(own: Leading) -> None:
+        if own.is_under_min_in_sync:
+            return
+        followers = [own.follower(one) for one in own.in_sync.committed]
+        ends = [one.end_offset for one in followers if one is not None]
+        own._local.advance_high_watermark(min(ends, default=own._local.end_offset))
+        own._tell()
+
+    patch.setattr(InSyncSet, "propose", proposed)
+    patch.setattr(Leading, "advance", advance)
+
+
+def consumers_read_above_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Isolation, "of_consumer", lambda _level: Isolation.LOG_END)

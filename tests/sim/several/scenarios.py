@@ -36,8 +36,11 @@ WORLD_S_MAX = 500.0
 READ_S_MAX = 300.0
 IN_SYNC_S_MAX = 120.0
 HEALED_S = 5.0
-# replica.lag.time.max.ms.
+NOT_SYNCED = {"log_flush_interval_messages": "9223372036854775807"}
+# replica.lag.time.max.ms: so short that followers leave the in-sync set, or as long as troubles.
 LAGS_MS = ("2000", "2000", "30000")
+# replica.fetch.max.bytes: with one batch a fetch, a follower stands at each batch once.
+FETCHES_BYTES = ("1", "1048576")
 
 
 @dataclass
@@ -69,21 +72,34 @@ def scenario(
     troubles: int = 6,
     only: Sequence[str] | None = None,
     replicas: int = 1,
+    is_synced: bool = True,
 ) -> Callable[[World], Coroutine[object, object, None]]:
-    """Returns a scenario: clients work while so many troubles come."""
+    """Returns a scenario: clients work while so many troubles come.
+
+    Unless `is_synced`, brokers sync nothing, as Kafka's defaults have it.
+    """
 
     async def played(world: World) -> None:
         watch = Watch(world)
-        settings = {}
+        settings = {} if is_synced else NOT_SYNCED
         if replicas > 1:
-            # Longer than all troubles, or so short that followers leave the in-sync set.
-            settings["replica_lag_time_max_ms"] = world.random.choice(LAGS_MS)
-        cluster = VirtualCluster(world, **settings)
+            settings = {
+                **settings,
+                "replica_lag_time_max_ms": world.random.choice(LAGS_MS),
+                "replica_fetch_max_bytes": world.random.choice(FETCHES_BYTES),
+            }
+        cluster = VirtualCluster(world, settings=settings)
         watch.add(cluster)
         with watch.watching():
             try:
                 scene = Scene(world, cluster, watch, replicas)
-                trouble = Troubles(world, cluster, only, replicas=replicas)
+                trouble = Troubles(
+                    world,
+                    cluster,
+                    only,
+                    replicas=replicas,
+                    is_in_sync=lambda: _are_in_sync(scene),
+                )
                 await _play(scene, clients, trouble, troubles)
             except BaseException:
                 for node in cluster.nodes:
@@ -133,8 +149,9 @@ def play_scenario(
     troubles: int = 6,
     only: Sequence[str] | None = None,
     replicas: int = 1,
+    is_synced: bool = True,
 ) -> World:
-    played = scenario(clients, troubles=troubles, only=only, replicas=replicas)
+    played = scenario(clients, troubles=troubles, only=only, replicas=replicas, is_synced=is_synced)
     return play(seed, folder, played)
 
 
@@ -144,7 +161,7 @@ def play_scenario(
 async def check_replicas(scene: Scene) -> None:
     """All replicas are in sync again, and their logs are the same bytes."""
     deadline_s = scene.world.loop.time() + IN_SYNC_S_MAX
-    while not all(len(one.isr) == scene.replicas and one.leader >= 0 for one in _partitions(scene)):
+    while not _are_in_sync(scene):
         assert scene.world.loop.time() < deadline_s, ("not in sync again", _partitions(scene))
         await asyncio.sleep(1)
     # The high watermark comes with the next fetch.
@@ -155,6 +172,16 @@ async def check_replicas(scene: Scene) -> None:
             local = broker.log("t", one.partition)
             logs[broker.node_id] = local.end_offset, local.high_watermark, _content_of(local)
         assert len(set(logs.values())) == 1, (one, "replicas differ", logs)
+
+
+def _are_in_sync(scene: Scene) -> bool:
+    """Whether all partitions, also of coordinators, have leaders and all replicas in sync."""
+    image = scene.watch.image_of(scene.cluster.controller.process)
+    return all(
+        len(one.isr) == len(one.replicas) and one.leader >= 0
+        for topic in image.topics.values()
+        for one in topic.partitions
+    )
 
 
 def _partitions(scene: Scene) -> Sequence[PartitionImage]:

@@ -9,11 +9,14 @@ import pytest
 from tests.sim.several.faults import Fault, by_name
 from tests.sim.several.planted_in_replication import (
     a_broker_answers_though_it_does_not_lead,
+    a_follower_joins_below_the_start_of_the_epoch,
     a_follower_joins_wherever_it_is,
     acknowledged_before_the_high_watermark,
+    consumers_read_above_the_high_watermark,
     coordinators_tell_what_is_not_replicated,
     divergence_is_not_looked_for,
     nothing_is_truncated,
+    the_high_watermark_does_not_wait_for_who_joins,
     the_high_watermark_is_the_leaders_end,
     the_high_watermark_moves_below_min_in_sync,
 )
@@ -22,7 +25,15 @@ from tests.support.heavy import all_but
 
 # What makes followers late, and takes the leader away then.
 LATE = ("slow link", "cut", "kill", "pause", "lossy")
-SAYS_LOST = ("lost", "twice", "changed", "replicas differ", "acknowledged twice")
+SAYS_LOST = (
+    "lost",
+    "twice",
+    "changed",
+    "replicas differ",
+    "in-sync replica",
+    "replicas have that",
+    "is in sync at",
+)
 
 
 FAULTS = by_name(
@@ -80,6 +91,29 @@ FAULTS = by_name(
             first_world=1,
         ),
         Fault(
+            plant=a_follower_joins_below_the_start_of_the_epoch,
+            clients=records,
+            words=("is in sync at", "in-sync replica"),
+            only=("slow leader",),
+            replicas=3,
+            first_world=8,
+        ),
+        Fault(
+            plant=the_high_watermark_does_not_wait_for_who_joins,
+            clients=records,
+            words=("is in sync at", "in-sync replica"),
+            only=("apart", "slow link", "slow controller", "slow controller"),
+            troubles=8,
+            replicas=3,
+        ),
+        Fault(
+            plant=consumers_read_above_the_high_watermark,
+            clients=records,
+            words=("read, and lost", "changed"),
+            only=LATE,
+            replicas=3,
+        ),
+        Fault(
             plant=coordinators_tell_what_is_not_replicated,
             clients=groups,
             words=("lost",),
@@ -87,7 +121,14 @@ FAULTS = by_name(
         ),
     )
 )
-QUICK = [one for one in FAULTS if not one.startswith(("a_broker_answers", "coordinators"))]
+QUICK = (
+    "acknowledged_before_the_high_watermark-records",
+    "the_high_watermark_is_the_leaders_end-records",
+    "divergence_is_not_looked_for-records",
+    "the_high_watermark_moves_below_min_in_sync-records",
+    "the_high_watermark_does_not_wait_for_who_joins-records",
+    "a_follower_joins_wherever_it_is-records",
+)
 
 
 @pytest.mark.slow

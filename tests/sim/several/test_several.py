@@ -41,6 +41,30 @@ def test_no_acknowledged_record_of_three_replicas_is_lost_and_their_logs_are_the
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", first(0, SEEDS))
+@pytest.mark.parametrize("clients", [transactions, groups])
+def test_coordinators_of_three_replicas_keep_what_they_told(
+    clients: Clients, seed: int, tmp_path: Path
+) -> None:
+    play_scenario(seed, tmp_path, clients, replicas=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", first(1, SEEDS))
+def test_nothing_is_lost_with_the_power_of_one_broker_though_nothing_is_synced(
+    seed: int, tmp_path: Path
+) -> None:
+    play_scenario(
+        seed,
+        tmp_path,
+        records,
+        only=("power alone", "power alone", "kill", "pause", "apart"),
+        replicas=3,
+        is_synced=False,
+    )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", first(1, range(3)))
 @pytest.mark.parametrize("clients", [records, transactions, groups])
 def test_two_runs_of_a_seed_leave_the_same_trace(

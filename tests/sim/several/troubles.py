@@ -26,6 +26,9 @@ PAUSE_S = (0.2, 8.0)
 LASTS_S = (0.5, 25.0)
 AWAY_S = (0.0, 15.0)
 SLOW_LINK_S = (0.05, 1.5)
+# Of the answers of a slow leader, to its followers; the second one leaves the in-sync set.
+LATE_S, LATER_S = (0.2, 1.0), (1.0, 3.0)
+LATE_FOR_S = (2.5, 6.0)
 # Records of clients are refused from an hour in the future on.
 JUMP_MS = 600_000
 SLOW_POOLS = ("folder-0", "metadata", "syncs-0", "disk")
@@ -44,10 +47,12 @@ class Troubles:
         only: Sequence[str] | None = None,
         *,
         replicas: int = 1,
+        is_in_sync: Callable[[], bool] = lambda: True,
     ) -> None:
         """`only` are names of kinds; without it there are all but doubles, which lose records.
 
-        Brokers of topics with one replica have nothing to say to each other.
+        Brokers of topics with one replica have nothing to say to each other. `is_in_sync` says
+        whether all replicas are in sync.
         """
         self._world = world
         self._cluster = cluster
@@ -62,16 +67,23 @@ class Troubles:
             "reset": self._reset,
             "cut": self._cut,
             "apart": self._keep_apart,
+            "slow leader": self._slow_leader,
+            "power alone": self._lose_power_alone,
+            "blackout": self._black_out,
+            "rolling": self._restart_all,
             "lossy": self._lose_packets,
             "slow link": self._slow_link,
             "slow disk": self._slow_disk,
+            "slow controller": self._slow_controller,
             "jump": self._jump,
             "double": self._double,
         }
-        without = ("double",) if replicas > 1 else ("double", "apart")
-        self._chosen = (
-            [one for one in self._kinds if one not in without] if only is None else [*only]
-        )
+        self._is_in_sync = is_in_sync
+        self._without_power = asyncio.Lock()
+        without = {"double", "power alone", "slow controller"}
+        if replicas == 1:
+            without |= {"apart", "slow leader", "blackout", "rolling"}
+        self._chosen = [one for one in self._kinds if one not in without] if only is None else only
         self._doubles = 0
 
     async def run(self, times: int) -> None:
@@ -124,13 +136,42 @@ class Troubles:
     async def _kill_controller(self) -> None:
         await self._of(self._cluster.controller, self._killed)
 
-    async def _lose_power(self) -> None:
-        async def lost(node: VirtualBroker) -> None:
-            await node.lose_power()
-            await self._lasts(AWAY_S)
-            await self._cluster.start_again(node)
+    async def _lost_power(self, node: VirtualBroker) -> None:
+        await node.lose_power()
+        await self._lasts(AWAY_S)
+        await self._cluster.start_again(node)
 
-        await self._of(self._world.random.choice(self._cluster.nodes), lost)
+    async def _lose_power(self) -> None:
+        await self._of(self._world.random.choice(self._cluster.nodes), self._lost_power)
+
+    async def _black_out(self) -> None:
+        """All that run lose their power at once."""
+        async with asyncio.TaskGroup() as tasks:
+            for node in self._cluster.nodes:
+                tasks.create_task(self._of(node, self._lost_power))
+
+    async def _lose_power_alone(self) -> None:
+        """A broker loses its power, and the next one when all replicas are in sync again: what two
+        replicas have survives, synced or not.
+        """
+        async with self._without_power:
+            await self._of_a_broker(self._lost_power)
+            await self._all_in_sync()
+
+    async def _all_in_sync(self) -> None:
+        while not self._is_in_sync():
+            await asyncio.sleep(0.5)
+
+    async def _slow_leader(self) -> None:
+        """Answers of a broker are late, to one more than to the other, and then it dies."""
+        one, *others = self._world.random.sample(self._cluster.brokers, 3)
+        links = [self._world.network.link(one.host, other.host) for other in others]
+        for link, delay_s in zip(links, (LATE_S, LATER_S), strict=True):
+            link.delay_s = delay_s
+        await self._lasts(LATE_FOR_S)
+        await self._of(one, self._killed)
+        for link in links:
+            link.heal()
 
     async def _paused(self, node: VirtualBroker) -> None:
         node.pause()
@@ -146,12 +187,18 @@ class Troubles:
     async def _pause_controller(self) -> None:
         await self._of(self._cluster.controller, self._paused)
 
-    async def _restart(self) -> None:
-        async def restarted(node: VirtualBroker) -> None:
-            await node.stop()
-            await self._back(node)
+    async def _restarted(self, node: VirtualBroker) -> None:
+        await node.stop()
+        await self._back(node)
 
-        await self._of_a_broker(restarted)
+    async def _restart(self) -> None:
+        await self._of_a_broker(self._restarted)
+
+    async def _restart_all(self) -> None:
+        """A rolling restart: the next one when all replicas are in sync again."""
+        for node in self._cluster.brokers:
+            await self._of(node, self._restarted)
+            await self._all_in_sync()
 
     async def _double(self) -> None:
         """Another process takes the id of a broker, with folders of its own: never while it lives.
@@ -248,6 +295,12 @@ class Troubles:
         node = self._world.random.choice(self._cluster.nodes)
         is_controller = node is self._cluster.controller
         pool = "metadata" if is_controller else self._world.random.choice(SLOW_POOLS)
+        await self._slow(node, pool)
+
+    async def _slow_controller(self) -> None:
+        await self._slow(self._cluster.controller, "metadata")
+
+    async def _slow(self, node: VirtualBroker, pool: str) -> None:
         node.slow.add(pool)
         await self._lasts()
         node.slow.discard(pool)

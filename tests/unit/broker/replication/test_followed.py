@@ -72,6 +72,12 @@ def answer(
     )
 
 
+def cut(followed: Followed, leaders: tuple[int, int]) -> None:
+    end = followed.agreed_end(answer(diverging=leaders))
+    assert end is not None
+    followed.truncate(end)
+
+
 def test_a_follower_goes_on_from_its_end_with_the_epoch_of_its_last_record(
     partition: Partition,
 ) -> None:
@@ -182,7 +188,7 @@ def test_a_diverging_log_is_cut_where_both_may_agree(
     partition: Partition, leaders: tuple[int, int], end: int
 ) -> None:
     followed = Followed(partition, LEADER_EPOCH)
-    assert followed.take(answer(diverging=leaders))
+    cut(followed, leaders)
     assert followed.offset == partition.log.end_offset == end
     assert followed.last_epoch == partition.log.local.leader_epochs.latest_epoch
     assert partition.high_watermark == min(HIGH_WATERMARK, end)
@@ -191,7 +197,7 @@ def test_a_diverging_log_is_cut_where_both_may_agree(
 def test_a_log_that_is_longer_than_its_leaders_is_cut_to_that(partition: Partition) -> None:
     """After an unclean election."""
     followed = Followed(partition, LEADER_EPOCH)
-    followed.place(leader_start=0, leader_end=8)
+    followed.truncate(8)
     assert followed.offset == partition.log.end_offset == 8
 
 
@@ -203,7 +209,7 @@ def test_a_log_that_diverged_where_it_is_archived_still_begins_where_the_archive
     local.roll()
     local.delete_segments(local.segments[:1])
     followed = Followed(partition, LEADER_EPOCH)
-    assert followed.take(answer(diverging=(1, 3)))
+    cut(followed, (1, 3))
     assert (followed.offset, local.start_offset, partition.log.log_start_offset) == (3, 3, 0)
 
 
@@ -211,7 +217,7 @@ def test_a_log_that_ends_before_its_leaders_begins_starts_over_there(
     partition: Partition,
 ) -> None:
     followed = Followed(partition, LEADER_EPOCH)
-    followed.place(leader_start=40, leader_end=70)
+    followed.begin_at(40)
     assert followed.offset == partition.log.end_offset == 40
     assert partition.log.log_start_offset == partition.high_watermark == 40
     assert followed.last_epoch == -1
@@ -219,7 +225,7 @@ def test_a_log_that_ends_before_its_leaders_begins_starts_over_there(
 
 def test_a_log_within_its_leaders_stays(partition: Partition) -> None:
     followed = Followed(partition, LEADER_EPOCH)
-    followed.place(leader_start=3, leader_end=70)
+    followed.begin_at(3)
     assert followed.offset == 10
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -20,7 +21,7 @@ from strandline.broker.protocol.messages.list_offsets import (
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.tiering.log.remote_log import RemoteLog
-from tests.unit.broker.replication.rig import Node, cluster, until
+from tests.unit.broker.replication.rig import WAIT_S, Node, cluster, until
 
 
 def test_a_follower_gets_what_its_leader_appends_and_the_high_watermark_follows(
@@ -64,6 +65,40 @@ def test_a_former_leader_gives_up_what_was_not_replicated(tmp_path: Path) -> Non
             assert one.content() == two.content()
 
     asyncio.run(fail_over())
+
+
+def test_a_disk_that_hangs_while_a_log_is_truncated_holds_up_nobody_else(tmp_path: Path) -> None:
+    async def hang() -> None:
+        async with cluster(tmp_path) as control:
+            await control.create(1, 2)
+            one, two = control.nodes[1], control.nodes[2]
+            replicated = one.append(3)
+            await until(lambda: two.partition.high_watermark == replicated)
+            one.is_cut = True
+            diverged = one.append(4)
+            local = one.partition.log.local
+            local.flush()
+            began, answers, was_held_up = threading.Event(), threading.Event(), False
+
+            def hanging() -> None:
+                nonlocal was_held_up
+                began.set()
+                # The loop lets it go on: one that waits for it would do so in vain.
+                was_held_up = not answers.wait(WAIT_S)
+
+            local.on_cut = hanging
+            await control.elect(2, isr=(2,))
+            end = two.append(2)
+            one.is_cut = False
+            await until(began.is_set)
+            await asyncio.sleep(0.05)
+            assert one.end == diverged
+            answers.set()
+            await until(lambda: one.end == end)
+            assert not was_held_up
+            assert one.content() == two.content()
+
+    asyncio.run(hang())
 
 
 def test_logs_that_diverged_twice_agree_in_the_end(tmp_path: Path) -> None:

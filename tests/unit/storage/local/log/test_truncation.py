@@ -210,6 +210,19 @@ def test_a_flush_during_a_cut_does_not_vouch_for_what_is_cut_off(tmp_path: Path)
     assert log.recovery_point == 110
 
 
+def test_a_cut_that_was_noted_before_has_nothing_to_note_any_more(tmp_path: Path) -> None:
+    """Also one within a batch: whole ones are cut."""
+    log = open_log(tmp_path, config=SMALL)
+    fill(log, 60)
+    log.flush()
+    noted: list[int] = []
+    log.on_cut = lambda: noted.append(log.recovery_point)
+    log.lower_recovery_point(305)
+    assert (noted, log.end_offset) == ([300], 600)
+    log.truncate_to(305)
+    assert (noted, log.end_offset) == ([300], 300)
+
+
 def test_a_cut_that_cannot_be_noted_changes_nothing(tmp_path: Path) -> None:
     dirs = open_dirs(tmp_path)
     load_all(dirs)
