@@ -76,6 +76,11 @@ _CLEANER = "unit/storage/local/cleaner"
 _LOG = "unit/storage/local/log"
 _BROKER = "system/admin/test_broker_configs.py"
 _FLUSH = f"{_LOG}/test_rolling.py::test_what_waits_for_a_flush_goes_by_the_limits_of_the_moment"
+_THROTTLED = "unit/broker/replication/test_throttles.py"
+_RAISED = (
+    f"{_THROTTLED}::test_one_that_is_not_in_sync_waits_for_the_rate_and_goes_on_when_it_is_raised"
+)
+_UNTHROTTLED = f"{_THROTTLED}::test_it_goes_on_when_its_topic_is_not_throttled_any_more"
 _DISABLE = "system/tiers/archive/test_disable.py"
 
 _ONE_REPLICA = without_effect("a single broker does not replicate")
@@ -113,8 +118,12 @@ BROKER: Mapping[str, Answer] = {
     "log.cleaner.backoff.ms": woken(
         f"{_SYSTEM}::test_the_cleaner_wakes_when_its_back_off_is_lowered"
     ),
-    "leader.replication.throttled.rate": _ONE_REPLICA,
-    "follower.replication.throttled.rate": _ONE_REPLICA,
+    "leader.replication.throttled.rate": asked(_RAISED),
+    "follower.replication.throttled.rate": asked(_RAISED),
+    "replica.alter.log.dirs.io.max.bytes.per.second": asked(
+        "unit/storage/local/log_dirs/test_copy_pace.py"
+        "::test_another_rate_holds_from_the_next_look_on"
+    ),
     "remote.log.manager.copier.thread.pool.size": told(
         f"{_MANAGER}::test_altered_settings_reach_every_worker"
     ),
@@ -157,13 +166,13 @@ TOPIC: Mapping[str, Answer] = {
     ),
     "flush.messages": asked(_FLUSH),
     "flush.ms": asked(_FLUSH),
-    "follower.replication.throttled.replicas": _ONE_REPLICA,
+    "follower.replication.throttled.replicas": asked(_UNTHROTTLED),
     "index.interval.bytes": next_one(
         "an index stays as it was written",
         shown_by=f"{_LOG}/test_recovery_indexes.py"
         "::test_indexes_that_were_written_with_other_settings_are_believed",
     ),
-    "leader.replication.throttled.replicas": _ONE_REPLICA,
+    "leader.replication.throttled.replicas": asked(_UNTHROTTLED),
     "local.retention.bytes": asked(_WAIT),
     "local.retention.ms": asked(_WAIT),
     "max.compaction.lag.ms": asked(_CLEANED),

@@ -45,7 +45,7 @@ LATE_IMPORTS = {
     r"numpy": "0.26 s; only compiled kernels need it",
     r"(pyarrow|pyspark|py4j|fsspec|fastavro|google\.protobuf)(\..*)?": "extras of the lake: 1 s",
     r"(confluent_kafka|strandline\.broker\.tools\.client\.(cluster|acls))(\..*)?": "extra",
-    r"strandline\.broker\.tools\.nodes\.(view|quorum)": "with that extra",
+    r"strandline\.broker\.tools\.nodes\.(view|quorum|requests|moves)": "with that extra",
     r"(cramjam|lz4\.frame|zstandard|re2)": "2 ms each; few brokers need one of them at once",
     r"strandline\.broker\.tls\.(renewal|context|stores)": "5 ms; only who has TLS needs it",
     r"strandline\.broker\.handlers\.forwarding\..*": "only with controllers elsewhere",

@@ -46,7 +46,10 @@ class IdentityConfig:
         "broker.id", INT, None, "Older name of node.id; both must agree.", minimum=-1
     )
     rack: str | None = key(
-        "broker.rack", STRING, None, "Rack (zone) that the broker gives to clients in Metadata."
+        "broker.rack",
+        STRING,
+        None,
+        "Rack (zone) of the broker: replicas are spread over racks, and clients learn of it.",
     )
     # Kafka listens on every interface. A broker without passwords must not.
     listeners: tuple[str, ...] = key(

@@ -92,6 +92,10 @@ class Fetcher:
         """Fetches a partition from now on, from the end of its log."""
         key = (partition.topic_id, partition.topic_partition.partition)
         self._delayed.pop(key, None)
+        if partition.is_offline:
+            # A fetch from its end would let the leader take it back into the in-sync set, which
+            # then waits for what no disk can have.
+            return
         try:
             followed = Followed(partition, leader_epoch)
         except StorageError as error:

@@ -16,21 +16,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from bench.comparison.peers import kafka_java, until
 from tests.compat.kafka_brokers import Say, main
 from tests.support.several_brokers import SeveralBrokers
 
-WAIT_S = 120.0
+WAIT_S = 300.0
 TOPIC = "moved"
 TOOLS = "org.apache.kafka.tools."
 REASSIGN = TOOLS + "reassign.ReassignPartitionsCommand"
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+# A tool starts in less time and memory.
+JAVA_OPTIONS = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 RECORD = b"x" * 1000
 RECORDS = 20_000
 # Bytes a second of the move that is measured.
 THROTTLE = 2_000_000
+# With that it does not end while others look at it.
+SLOW = 1000
 
 
 class Brokers:
@@ -47,7 +51,8 @@ class Brokers:
         return self._cluster.bootstrap
 
     def tool(self, name: str, *arguments: str, fails: bool = False) -> str:
-        command = kafka_java(name, "--bootstrap-server", self.bootstrap, *arguments)
+        where = ("--bootstrap-server", self.bootstrap)
+        command = kafka_java(name, *where, *arguments, options=JAVA_OPTIONS)
         done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
         said = done.stdout + done.stderr
         assert (done.returncode != 0) == fails, said
@@ -86,15 +91,22 @@ class Brokers:
 
     def throttles(self) -> list[str]:
         """Returns what of throttles the brokers and the topic are configured with."""
-        described = [
-            self.tool(TOOLS + "ConfigCommand", "--describe", *words)
-            for words in (
-                ("--entity-type", "topics", "--entity-name", TOPIC),
-                *(("--entity-type", "brokers", "--entity-name", one) for one in "123"),
-            )
+        asked = [
+            ConfigResource(ConfigResource.Type.TOPIC, TOPIC),
+            *(ConfigResource(ConfigResource.Type.BROKER, one) for one in "123"),
         ]
-        pattern = r"^\s+(\S*(?:throttled|io\.max\.bytes)\S*=\S+)"
-        return [found for said in described for found in re.findall(pattern, said, re.MULTILINE)]
+        found = [
+            one.result(WAIT_S)
+            # librdkafka asks about one broker at a time.
+            for resource in asked
+            for one in self.admin.describe_configs([resource]).values()
+        ]
+        return [
+            f"{name}={entry.value}"
+            for entries in found
+            for name, entry in entries.items()
+            if not entry.is_default and re.search(r"throttled|log\.dirs\.io\.max\.bytes", name)
+        ]
 
     def sent_by(self, broker: int) -> float:
         """Returns the bytes of the topic that a broker sent to clients."""
@@ -158,18 +170,19 @@ def generate(brokers: Brokers, say: Say) -> None:
 
 def move_throttled(brokers: Brokers, say: Say) -> None:
     plan = brokers.plan({0: [3, 2], 1: [2, 1]})
-    began_s = time.monotonic()
-    said = brokers.tool(REASSIGN, *plan, "--execute", "--throttle", str(THROTTLE))
+    said = brokers.tool(REASSIGN, *plan, "--execute", "--throttle", str(SLOW))
     assert "The inter-broker throttle limit was set to" in said, said
     assert "Successfully started partition reassignment" in said, said
     throttles = brokers.throttles()
-    assert f"leader.replication.throttled.rate={THROTTLE}" in throttles, throttles
-    assert f"follower.replication.throttled.rate={THROTTLE}" in throttles, throttles
+    assert f"leader.replication.throttled.rate={SLOW}" in throttles, throttles
+    assert f"follower.replication.throttled.rate={SLOW}" in throttles, throttles
     assert any("leader.replication.throttled.replicas=" in one for one in throttles), throttles
     said = brokers.tool(REASSIGN, "--list")
     assert f"{TOPIC}-0: replicas: 3,2,1. adding: 3. removing: 1" in said, said
     said = brokers.tool(REASSIGN, *plan, "--verify", "--preserve-throttles")
     assert f"Reassignment of partition {TOPIC}-0 is still in progress" in said, said
+    began_s = time.monotonic()
+    brokers.tool(REASSIGN, *plan, "--execute", "--additional", "--throttle", str(THROTTLE))
     until(
         lambda: {3} <= {*brokers.in_sync()[0]} and {1} <= {*brokers.in_sync()[1]},
         timeout_s=WAIT_S,
@@ -205,15 +218,19 @@ def cancel(brokers: Brokers, say: Say) -> None:
 
 def more_and_fewer(brokers: Brokers, say: Say) -> None:
     for replicas in ({0: [1, 2, 3], 1: [3, 2, 1]}, {0: [2], 1: [3]}, {0: [1, 2], 1: [3, 1]}):
-        plan = brokers.plan(replicas)
-        brokers.tool(REASSIGN, *plan, "--execute")
-        brokers.await_done(plan)
-        assert brokers.replicas() == replicas
-        assert brokers.in_sync() == {key: sorted(nodes) for key, nodes in replicas.items()}
+        move(brokers, replicas)
     said = brokers.tool(TOOLS + "TopicCommand", *("--alter", "--topic", TOPIC, "--partitions", "3"))
     placed = brokers.replicas()[2]
     assert len(placed) == 2, said
     say(f"more and fewer replicas; kafka-topics adds a partition, on {placed}")
+
+
+def move(brokers: Brokers, replicas: dict[int, list[int]]) -> None:
+    plan = brokers.plan(replicas)
+    brokers.tool(REASSIGN, *plan, "--execute")
+    until(lambda: brokers.replicas() == replicas, timeout_s=WAIT_S, interval_s=0.2)
+    brokers.await_done(plan)
+    assert brokers.in_sync() == {key: sorted(nodes) for key, nodes in replicas.items()}
 
 
 def elect(brokers: Brokers, say: Say) -> None:

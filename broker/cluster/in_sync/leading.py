@@ -84,9 +84,13 @@ class LeaderContext:
             )
 
     def may_join(self, follower: FollowerProgress) -> bool:
-        """Whether the controller would take it into an in-sync set (KIP-841, KIP-903)."""
+        """Whether the controller would take it into an in-sync set (KIP-841, KIP-903), and its log
+        folder is there.
+        """
         broker = self.brokers().get(follower.broker_id)
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
+            return False
+        if not follower.is_in(broker.log_dirs):
             return False
         epoch = follower.broker_epoch
         return follower.has_fetched and epoch in (NO_BROKER_EPOCH, broker.broker_epoch)
@@ -152,6 +156,9 @@ class Leading:
             for node_id in image.replicas
             if node_id != cluster.node_id
         }
+        for node_id, directory in zip(image.replicas, image.directories, strict=False):
+            if node_id in self._followers:
+                self._followers[node_id].directory = directory
         if image.leader_epoch != self.leader_epoch:
             end_offset = self._local.end_offset
             if not is_new:

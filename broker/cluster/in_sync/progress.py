@@ -10,6 +10,13 @@ need not have what came in between. Times are those of a monotonic clock, in ms.
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Collection
+
+from strandline.broker.protocol.formats.metadata_records import (
+    MIGRATING_DIRECTORY,
+    UNASSIGNED_DIRECTORY,
+)
 from strandline.storage.model import Offset
 
 UNKNOWN_OFFSET: Offset = -1
@@ -35,6 +42,7 @@ class FollowerProgress:
         "broker_epoch",
         "broker_id",
         "caught_up_ms",
+        "directory",
         "end_offset",
         "fetched_ms",
         "has_fetched",
@@ -56,6 +64,8 @@ class FollowerProgress:
         self.caught_up_ms: float = now_ms if is_in_sync else NEVER_MS
         # Since when the leader knows it: not later than it began to be behind.
         self.known_ms: float = now_ms
+        # The log folder that it is in.
+        self.directory = UNASSIGNED_DIRECTORY
         # Its session, whose fetches do not name a partition without news.
         self.asking: Asking | None = None
 
@@ -92,6 +102,11 @@ class FollowerProgress:
         self.fetched_ms = now_ms
         self.broker_epoch = broker_epoch
         self.has_fetched = True
+
+    def is_in(self, online: Collection[uuid.UUID]) -> bool:
+        """Whether its log folder is among those of its broker; one that is not known yet is."""
+        unknown = (UNASSIGNED_DIRECTORY, MIGRATING_DIRECTORY)
+        return not online or self.directory in unknown or self.directory in online
 
     def falls_behind(self) -> None:
         """The leader's log goes on from where this follower had all of it, at its last fetch."""

@@ -5,6 +5,9 @@
 
 A controller chooses the leader of a partition whose folder failed by that. It knows the folder of a
 broker that has one; of several, the broker chooses, so it tells (Kafka's AssignmentsManager).
+
+A disk that is full takes its folder offline in Kafka. Here its reads go on, and what others have in
+sync is told as lost, which lets them lead it; once there is room, the folder is told again.
 """
 
 from __future__ import annotations
@@ -17,9 +20,15 @@ from itertools import islice
 from typing import Final
 
 from strandline.broker.cluster.membership.channel import ControllerChannel
-from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage, TopicImage
+from strandline.broker.cluster.metadata.image import (
+    MetadataDelta,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.peers.errors import PeerError
+from strandline.broker.protocol.formats.metadata_records import LOST_DIRECTORY
 from strandline.broker.protocol.messages.assign_replicas_to_dirs import (
     AssignedDirectory,
     AssignedPartition,
@@ -46,8 +55,19 @@ RETRIES: Final = Backoff(0.1, 10.0, jitter=0.02)
 # A disk may have answered late, and a partition may have moved.
 CHECK_S: Final = 30.0
 
+# A folder is full for so long after it refused an append: longer than the time between two looks.
+FULL_S: Final = 2 * CHECK_S
+
 # A topic and the number of a partition.
 Replica = tuple[TopicId, int]
+
+
+def told_when_full(folder: uuid.UUID, partition: PartitionImage, node_id: int) -> uuid.UUID:
+    """Returns where the controllers are told that a replica in a full folder is.
+
+    If nobody else is in sync it stays: its records are read here, at least.
+    """
+    return LOST_DIRECTORY if set(partition.isr) - {node_id} else folder
 
 
 class FolderAssignments:

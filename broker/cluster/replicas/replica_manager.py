@@ -243,6 +243,11 @@ class ReplicaManager:
         self._followed_defaults = defaults
         self._is_starting = False
         self._tiers.follow(delta)
+        if delta.brokers:
+            # A lead waits no longer for a replica whose broker, or folder, is away.
+            async for one in in_turns(self.led()):
+                if one.leading is not None:
+                    one.leading.advance()
 
     def _unchanged_config(self, topic: TopicImage, before: TopicImage | None) -> LogConfig | None:
         """Returns the configuration if only partitions of the topic changed: most entries do so."""

@@ -16,7 +16,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
+from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.cluster.replicas.replica_moves import LogDirNotFound, ReplicaMoves
 from strandline.broker.handlers.services.limits import refuse_flood
 from strandline.broker.handlers.services.services import RequestContext, Services
@@ -78,9 +78,12 @@ class LogDirHandler:
 
     def _request(self, topic: str, partition: int, path: str) -> int:
         """Requests one move; returns the error code of the partition."""
-        served = self._replicas.leader(topic, partition)
-        if isinstance(served, LeaderRefusal):
-            return served.code
+        served = self._replicas.partition(topic, partition)
+        if served is None:
+            code = self._replicas.refusal_of_missing(topic, partition).code
+            # A plan may name a replica that is still to come: Kafka's tool asks again.
+            is_to_come = code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return ErrorCode.REPLICA_NOT_AVAILABLE if is_to_come else code
         if served.is_offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if not path.startswith("/") or "\0" in path:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
-from strandline.broker.cluster.membership.folder_assignments import FolderAssignments
+from strandline.broker.cluster.membership.folder_assignments import (
+    FULL_S,
+    FolderAssignments,
+    told_when_full,
+)
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.server.environment import Environment
 from strandline.broker.server.parts.membership import MembershipParts
@@ -39,7 +43,15 @@ class AssignmentParts(Part):
             if replica is None:
                 return None
             directory_id, folder = folders[replica.log.local.directory.parent]
-            return None if folder.failure is not None else directory_id
+            if folder.failure is not None:
+                return None
+            is_full = environment.clock.monotonic_s() - folder.refused_s < FULL_S
+            if not is_full:
+                return directory_id
+            topic = membership.view.image.topics_by_id.get(topic_id)
+            if topic is None or number >= topic.partition_count:
+                return directory_id
+            return told_when_full(directory_id, topic.partitions[number], membership.node_id)
 
         assignments = FolderAssignments(
             membership.channel(),

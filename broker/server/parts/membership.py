@@ -43,7 +43,7 @@ from strandline.broker.server.parts.storage import StorageParts
 from strandline.broker.server.registration import new_registration
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.early_loop import EarlyLoop
-from strandline.storage.errors import StrandlineError
+from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local.formats.checkpoint import (
     META_PROPERTIES,
     decode_id,
@@ -85,9 +85,14 @@ async def cluster_id_of(config: BrokerConfig, environment: Environment, connect:
 
 
 def _known_cluster_id(config: BrokerConfig) -> str | None:
-    """Returns the cluster that a log folder was made for; None if all are new. Blocks."""
+    """Returns the cluster that a log folder was made for; None if all are new. Blocks.
+
+    A folder that cannot be read is one that failed: others tell it.
+    """
     for folder in config.logs.dirs:
-        properties = read_properties(folder / META_PROPERTIES) or {}
+        properties: Mapping[str, str] = {}
+        with suppress(DiskError):
+            properties = read_properties(folder / META_PROPERTIES) or {}
         if (known := properties.get("cluster.id")) is not None:
             return known
     return None

@@ -105,5 +105,7 @@ class InSyncWatch(Part):
                 async for partition in in_turns(replicas.led()):
                     if partition.leading is not None:
                         partition.leading.shrink()
+                        # It may have waited for one that was to join.
+                        partition.leading.advance()
 
         return cls(loops={"in-sync watch": watch})

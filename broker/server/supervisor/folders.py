@@ -76,6 +76,7 @@ log = logging.getLogger(__name__)
 TO_SEVERAL: Final = b"several\n"
 TO_ONE: Final = b"one\n"
 PROPERTIES_FILE: Final = "supervised.properties"
+LOST_CONTROLLER: Final = "runbooks/several-brokers#the-controllers-folder-is-gone"
 _ON_THEIR_WAY: Final = ".strandline-moving"
 # Of a broker that is no more; no log folder has such a name.
 _FORMER: Final = ".former"
@@ -118,6 +119,8 @@ def become_several(config: BrokerConfig) -> None:
             " strandline.brokers, and then several"
         )
     if mark is None and not folders.are_of_one:
+        if lost := lost_controller(folders.controller):
+            raise InvalidConfig(lost)
         _leave_out(config, folders)
         return
     folders.check_owner(folders.first)
@@ -145,6 +148,23 @@ def become_several(config: BrokerConfig) -> None:
     log.info(
         "a lone broker is one of several now",
         extra={"fields": {"broker": folders.node_id, "folder": folders.first}},
+    )
+
+
+def lost_controller(controller: Path) -> str:
+    """Returns why no controller may start in this folder; empty if one may.
+
+    In an empty one it would begin another cluster, whose brokers know no topic. Blocks.
+    """
+    is_there = (controller / checkpoint.META_PROPERTIES).exists()
+    if is_there and (controller / METADATA_FOLDER).exists():
+        return ""
+    brokers = sorted(_node_folders(controller.parent))
+    if not brokers:
+        return ""
+    return (
+        f"{controller} has lost its metadata, and {brokers[0]} is there: bring that folder back;"
+        f" strandline docs {LOST_CONTROLLER}"
     )
 
 

@@ -26,7 +26,7 @@ from typing import Final
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.server.process import notify_manager, print_or_log
 from strandline.broker.server.supervised import SUPERVISED
-from strandline.broker.server.supervisor.folders import become_several, locked
+from strandline.broker.server.supervisor.folders import become_several, locked, lost_controller
 from strandline.broker.server.supervisor.metrics import Loop, SupervisorMetrics
 from strandline.broker.server.supervisor.pages import MeasuredProcess
 from strandline.broker.server.supervisor.plan import NodePlan, plan, secret_of
@@ -217,6 +217,8 @@ class Child:
         await self._ended.wait()
 
     async def _run_once(self) -> int:
+        if self.node.is_controller and (lost := lost_controller(self.node.folders[0])):
+            raise OSError(lost)
         properties = self._write_properties()
         here, there = socket.socketpair()
         with here, there:

@@ -10,10 +10,10 @@ from strandline.broker.tools.client.printing import Json, print_json, say
 from strandline.broker.tools.client.tables import Column, print_table
 from strandline.broker.tools.commands.command_parser import action_parser, chosen_connection
 from strandline.broker.tools.commands.options import Commands, add_json
+from strandline.broker.tools.nodes.balance import PlannedPartition, plan_balance, shares
 from strandline.storage.plurals import counted, human_bytes
 
 if TYPE_CHECKING:
-    from strandline.broker.tools.nodes.balance import PlannedPartition
     from strandline.broker.tools.nodes.moves import Placement
 
 # As of `strandline cluster remove`.
@@ -26,7 +26,7 @@ which order replicas stand, whose first one leads. Without --yes it moves nothin
 
 examples:
   strandline cluster balance
-  strandline cluster balance --json > plan.json    # for kafka-reassign-partitions --execute
+  strandline cluster balance --json     # for kafka-reassign-partitions --execute
   strandline cluster balance --yes
 """
 
@@ -44,7 +44,6 @@ def add_balance(actions: Commands) -> None:
 
 
 def _balance(options: argparse.Namespace) -> int:
-    from strandline.broker.tools.nodes.balance import plan_balance
     from strandline.broker.tools.nodes.moves import carry_out, placement
     from strandline.broker.tools.nodes.requests import asked
 
@@ -88,8 +87,6 @@ def _document(plan: list[PlannedPartition]) -> Json:
 
 
 def _print(found: Placement, plan: list[PlannedPartition]) -> None:
-    from strandline.broker.tools.nodes.balance import shares
-
     brokers = sorted(found.racks)
     changed = {one.before.name: one.replicas for one in plan}
     before = shares(brokers, [(one, one.replicas) for one in found.partitions])

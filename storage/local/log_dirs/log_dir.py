@@ -64,6 +64,8 @@ class LogDir:
         # Whether the checkpoint of `cleaned_offsets` on disk is up to date.
         self.is_cleaning_noted = True
         self.failure: DiskError | None = None
+        # When an append was refused last for want of room, in monotonic seconds.
+        self.refused_s = -math.inf
         # Checkpoints are written from worker threads, one at a time: they share temporary names.
         self.checkpoint_lock = threading.Lock()
         # The time of its last return, the wait before the next one, and its earliest time.

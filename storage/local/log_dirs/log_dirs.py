@@ -182,7 +182,7 @@ class LogDirs:
         opened.advance_high_watermark(min(high_watermark, opened.end_offset))
         opened.on_cleaning_undone = partial(self.write_cleaned_offset, opened)
         opened.on_cut = partial(self._note_cut, directory)
-        opened.on_full = self.note_full
+        opened.on_full = partial(self._note_refused, directory)
         if directory.failure is not None:
             opened.stop(directory.failure)
         return opened
@@ -369,6 +369,11 @@ class LogDirs:
         """The log folder with this path, relative or absolute; None if it is not in `log.dirs`."""
         wanted = path.absolute()
         return next((d for d in self.directories if d.path.absolute() == wanted), None)
+
+    def _note_refused(self, directory: LogDir) -> None:
+        """A log refuses an append for want of room. May be called from any thread."""
+        directory.refused_s = self._clock.monotonic_s()
+        self.note_full()
 
     def note_full(self) -> None:
         """Takes note that a write found no room. May be called from any thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -533,6 +534,47 @@ def test_what_was_archived_is_restored_as_one_broker(tmp_path: Path, s3_bucket: 
         assert found.offset == 17
         eventually(lambda: archived.archived("kept") == 2700)
     assert "whole" in archived.run("archive", "verify")
+
+
+@pytest.mark.heavy
+def test_a_cluster_of_which_no_disk_is_left_is_a_cluster_again_from_its_bucket(
+    tmp_path: Path,
+) -> None:
+    lost = Archived(tmp_path)
+    values = [b"%d" % number for number in range(900)]
+    with lost.brokers as brokers:
+        lost.create("kept", replicas=3)
+        fill(brokers, "kept", values)
+        commits = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "readers"})
+        commits.commit(offsets=[TopicPartition("kept", 0, 17)], asynchronous=False)
+        commits.close()
+        eventually(lambda: lost.archived("kept") == 900)
+        eventually(lambda: [*lost.bucket.glob("groups/*.log")])
+        brokers.stop(signal.SIGKILL)
+        brokers.await_ends()
+    shutil.rmtree(brokers.data)
+    settings = {**lost.settings, "log.dirs": str(brokers.data)}
+    words = (word for name, value in settings.items() for word in ("--set", f"{name}={value}"))
+    restored = run_here(["restore", *words], environment=dict(os.environ), folder=tmp_path)
+    assert restored.code == 0, restored.text
+    with brokers:
+        servers = ("--bootstrap-server", f"127.0.0.1:{brokers.port}")
+        balanced = run_here(
+            ["cluster", "balance", "--yes", *servers],
+            environment=dict(os.environ),
+            folder=tmp_path,
+        )
+        assert balanced.code == 0, balanced.text
+        assert len(lost.led_by("kept")) == 3
+        assert sorted(read(brokers, "kept", 900)) == sorted(values)
+        consumer = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "readers"})
+        (found,) = consumer.committed([TopicPartition("kept", 0)], timeout=WAIT_S)
+        consumer.close()
+        assert found.offset == 17
+        fill(brokers, "kept", values)
+        eventually(lambda: lost.archived("kept") == 1800)
+        assert brokers.stop() == 0
+    assert "whole" in lost.run("archive", "verify")
 
 
 def test_the_archive_of_a_lone_broker_goes_on_as_that_of_several(tmp_path: Path) -> None:

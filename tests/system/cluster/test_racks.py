@@ -20,6 +20,7 @@ from kafka import TopicPartition as PythonTopicPartition
 
 from strandline.broker.config.sections import RACK_AWARE_SELECTOR
 from tests.support.broker import eventually
+from tests.support.heavy import HEAVY, heavy
 from tests.support.several_brokers import SeveralBrokers
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
@@ -121,7 +122,7 @@ def by_aiokafka(bootstrap: str, rack: str) -> list[bytes]:
     return asyncio.run(read())
 
 
-@pytest.mark.parametrize("read", [by_librdkafka, by_kafka_python, by_aiokafka])
+@pytest.mark.parametrize("read", [by_librdkafka, heavy(by_kafka_python), by_aiokafka])
 def test_a_client_reads_all_from_the_replica_of_its_rack(
     cluster: SeveralBrokers, read: Callable[[str, str], list[bytes]]
 ) -> None:
@@ -138,6 +139,7 @@ def test_a_client_reads_all_from_the_replica_of_its_rack(
     assert sent_bytes(cluster)[leader] - after[leader] >= size_bytes
 
 
+@HEAVY
 def test_a_consumer_goes_on_while_the_replica_in_its_rack_dies_and_comes_back(
     cluster: SeveralBrokers,
 ) -> None:

@@ -147,6 +147,26 @@ def test_a_broker_that_hangs_is_named_and_the_others_are_told_of(cluster: Severa
     eventually(lambda: "fenced" not in told(cluster, "cluster", "status", code=None))
 
 
+def test_a_plan_gives_brokers_their_share_and_is_carried_out_if_wanted(
+    cluster: SeveralBrokers,
+) -> None:
+    # What is on broker 1 alone, as after a second broker was added.
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    lopsided = NewTopic("lopsided", 12, replica_assignment=[[1]] * 12)
+    admin.create_topics([lopsided])["lopsided"].result(WAIT_S)
+    values = [b"%d" % number for number in range(120)]
+    fill(cluster, "lopsided", values)
+    assert "add --yes to do it" in told(cluster, "cluster", "balance")
+    assert leaders(admin, "lopsided") == [1] * 12
+    assert "partitions done" in told(cluster, "cluster", "balance", "--yes")
+    view = json.loads(told(cluster, "cluster", "status", "--json"))
+    counts = [one["leads"] for one in view["members"]]
+    assert max(counts) - min(counts) <= 2
+    assert len(set(leaders(admin, "lopsided"))) == 3
+    assert sorted(read(cluster, "lopsided", 120)) == sorted(values)
+    assert "nothing is to be moved" in told(cluster, "cluster", "balance")
+
+
 def families(cluster: SeveralBrokers) -> list[Metric]:
     with urllib.request.urlopen(f"{cluster.metrics}/metrics", timeout=WAIT_S) as answer:
         page = answer.read().decode()

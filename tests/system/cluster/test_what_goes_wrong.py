@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -214,3 +215,23 @@ def test_a_broker_whose_folder_is_gone_serves_the_others_and_the_log_tells(tmp_p
             f"broker lacks log folders that have its partitions broker=2 partitions={lost}"
             in cluster.log_text()
         )
+
+
+@pytest.mark.heavy
+def test_while_the_controllers_folder_is_gone_records_go_on_and_it_may_come_back(
+    tmp_path: Path,
+) -> None:
+    with brokers(tmp_path) as cluster:
+        create(cluster, "kept")
+        folder, saved = cluster.data / "controller", tmp_path / "saved"
+        shutil.copytree(folder, saved)
+        shutil.rmtree(folder)
+        cluster.kill("controller")
+        eventually(lambda: "has lost its metadata" in cluster.log_text())
+        for partition in range(PARTITIONS):
+            assert written(cluster, "kept", partition, range(10)) == []
+        shutil.rmtree(folder, ignore_errors=True)
+        saved.rename(folder)
+        eventually(lambda: "late" in _created(admin_of(cluster), "late"))
+        assert values_in(cluster, "kept") == sorted([*range(10)] * PARTITIONS)
+        assert "is one of another cluster" not in cluster.log_text()

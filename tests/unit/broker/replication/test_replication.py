@@ -19,7 +19,7 @@ from strandline.broker.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
-from strandline.storage.errors import TierUnavailable
+from strandline.storage.errors import DiskError, TierUnavailable
 from strandline.storage.tiering.log.remote_log import RemoteLog
 from tests.unit.broker.replication.rig import WAIT_S, Node, cluster, until
 
@@ -352,3 +352,45 @@ def test_a_follower_whose_next_records_are_archived_restarts_once_behind_the_arc
             follower.partition.log.remote = None
 
     asyncio.run(restart_behind())
+
+
+def test_a_replica_whose_folder_failed_is_not_fetched_and_keeps_nobody_waiting(
+    tmp_path: Path,
+) -> None:
+    """It was the leader, and may be told of the next one before the controller hears of it."""
+
+    async def fail() -> None:
+        async with cluster(tmp_path, 3) as control:
+            await control.create(1, 2, 3)
+            one, two, _ = control.nodes.values()
+            end = one.append(3)
+            await until(lambda: two.partition.high_watermark == end)
+            one.partition.log.local.stop(DiskError("gone"))
+            await control.elect(2, isr=(2, 3))
+            for _ in range(3):
+                await asyncio.sleep(0.05)
+                two.append(1)
+                await until(lambda: two.partition.high_watermark == two.end)
+            assert control.image.topics["t"].partitions[0].isr == (2, 3)
+
+    asyncio.run(fail())
+
+
+def test_a_record_waits_no_longer_for_a_follower_whose_broker_is_away(tmp_path: Path) -> None:
+    """The controller tells of the fenced broker after its partitions, and nothing else happens."""
+
+    async def fence() -> None:
+        async with cluster(tmp_path, 3) as control:
+            await control.create(1, 2, 3)
+            one, _, three = control.nodes.values()
+            end = one.append(1)
+            await until(lambda: one.partition.high_watermark == end)
+            three.is_cut = True
+            end = one.append(1)
+            await control.change(isr=[1, 2])
+            await asyncio.sleep(0.2)
+            assert one.partition.high_watermark < end
+            await control.fence(3)
+            await until(lambda: one.partition.high_watermark == end)
+
+    asyncio.run(fence())

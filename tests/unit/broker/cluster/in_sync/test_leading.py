@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -446,3 +447,21 @@ def test_the_low_watermark_is_that_of_all_replicas_whose_brokers_live(led: Lead)
     led.brokers[THREE] = led.brokers[THREE].replaced(fenced=True)
     assert led.leading.low_watermark(7) == 4
     assert led.leading.low_watermark(3) == 3
+
+
+def test_a_caught_up_follower_whose_log_folder_failed_is_not_waited_for(led: Lead) -> None:
+    folder, other = uuid.UUID(int=1000), uuid.UUID(int=1001)
+    led.brokers[THREE] = led.brokers[THREE].replaced(log_dirs=(folder, other))
+    unknown = uuid.UUID(int=0)
+    led.lead(directories=(unknown, unknown, folder))
+    end = led.append()
+    led.fetch(TWO, end)
+    led.fetch(THREE, end - 1)
+    led.lead(isr=(ME, TWO), directories=(unknown, unknown, folder))
+    # The controller tells of the folder after the partitions in it.
+    assert led.high_watermark == 0
+    led.brokers[THREE] = led.brokers[THREE].replaced(log_dirs=(other,))
+    led.leading.advance()
+    assert led.high_watermark == end
+    led.fetch(THREE, end)
+    assert led.proposals == []

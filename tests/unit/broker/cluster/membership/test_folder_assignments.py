@@ -13,6 +13,7 @@ from strandline.broker.cluster.membership.channel import ControllerChannel
 from strandline.broker.cluster.membership.folder_assignments import (
     FolderAssignments,
     directories_of,
+    told_when_full,
 )
 from strandline.broker.cluster.membership.quorum import Quorum
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
@@ -20,6 +21,7 @@ from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.peers.peer import connect_by
 from strandline.broker.peers.security import PeerSecurity
 from strandline.broker.protocol.formats.metadata_records import (
+    LOST_DIRECTORY,
     UNASSIGNED_DIRECTORY,
     FeatureLevelRecord,
     MetadataRecord,
@@ -316,3 +318,21 @@ def test_a_request_has_its_replicas_by_folder_and_topic() -> None:
         for one in directories_of(replicas)
     ]  # fmt: skip
     assert shape == [(ONE, [(TOPIC, [1, 3]), (second, [1])]), (TWO, [(TOPIC, [2])])]
+
+
+def test_what_is_in_a_full_folder_is_told_as_lost_if_another_replica_is_in_sync() -> None:
+    def told(*isr: int) -> uuid.UUID:
+        (record,) = [one for one in topic(1) if isinstance(one, PartitionRecord)]
+        delta = MetadataDelta(MetadataImage())
+        both = record.replaced(
+            replicas=[NODE, OTHER], isr=list(isr), leader=isr[0], directories=[ONE, TWO]
+        )
+        delta.apply([*topic(0), both])
+        partition = delta.image().topics_by_id[TOPIC].partitions[0]
+        return told_when_full(ONE, partition, NODE)
+
+    assert told(NODE, OTHER) == LOST_DIRECTORY
+    # Another one leads meanwhile.
+    assert told(OTHER) == LOST_DIRECTORY
+    # Nobody else can lead it: it is read here.
+    assert told(NODE) == ONE

@@ -1,4 +1,4 @@
-"""DescribeLogDirs while a partition is on its way to another folder."""
+"""Moves to another log folder: which replicas, and what DescribeLogDirs says of them meanwhile."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+from strandline.broker.cluster.replicas.partition import LeaderRefusal
 from strandline.broker.cluster.replicas.replica_moves import ReplicaMoves
 from strandline.broker.handlers.admin.log_dirs import LogDirHandler
 from strandline.broker.handlers.services.services import RequestContext, Services
+from strandline.broker.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from strandline.broker.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
 )
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.local.log_dirs.move import LogMove
@@ -74,3 +81,38 @@ def test_the_copy_in_the_making_is_a_future_replica_with_its_lag(tmp_path: Path)
     waiting[PARTITION] = other
     assert futures(None) == [(str(other), 0, source.end_offset)]
     log_dirs.close()
+
+
+def test_a_replica_that_follows_moves_too_and_one_that_is_to_come_is_asked_for_again(
+    tmp_path: Path,
+) -> None:
+    """Kafka's kafka-reassign-partitions asks before the replica is there, and until it is."""
+    follows = SimpleNamespace(topic_partition=PARTITION, is_leader=False, is_offline=False)
+    refusals = {1: ErrorCode.NOT_LEADER_OR_FOLLOWER, 2: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    replicas = SimpleNamespace(
+        partition=lambda _topic, index: follows if index == 0 else None,
+        refusal_of_missing=lambda _topic, index: LeaderRefusal(refusals[index]),
+    )
+    asked: list[tuple[object, Path]] = []
+
+    async def note() -> frozenset[Path]:
+        return frozenset()
+
+    moves = SimpleNamespace(request=lambda served, path: asked.append((served, path)), note=note)
+    handler = LogDirHandler(
+        cast(Services, SimpleNamespace(replicas=replicas)),
+        cast(LogDirs, None),
+        cast(ReplicaMoves, moves),
+    )
+    topic = AlterReplicaLogDirTopic(name=PARTITION.topic, partitions=[0, 1, 2])
+    request = AlterReplicaLogDirsRequest(
+        dirs=[AlterReplicaLogDir(path=str(tmp_path), topics=[topic])]
+    )
+    context = RequestContext(api_version=2, client_id="")
+    answer = asyncio.run(handler.alter_replica_log_dirs(request, context))
+    assert [one.error_code for one in answer.results[0].partitions] == [
+        ErrorCode.NONE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert asked == [(follows, tmp_path)]

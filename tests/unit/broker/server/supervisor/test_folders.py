@@ -15,7 +15,12 @@ from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.loading import load_config
 from strandline.broker.protocol.formats.metadata_records import MetadataRecord
-from strandline.broker.server.supervisor.folders import become_one, become_several, locked
+from strandline.broker.server.supervisor.folders import (
+    become_one,
+    become_several,
+    locked,
+    lost_controller,
+)
 from strandline.broker.server.upkeep.folder_marks import (
     ARCHIVE_MARK,
     METADATA_FOLDER,
@@ -196,6 +201,19 @@ def test_fewer_brokers_than_before_are_several_still(world: World) -> None:
     assert list(world.image.brokers) == [1]
     assert (world.second / "broker-2.former").is_dir()
     assert (world.first / "broker-1" / "broker-2" / "0.log").exists()
+
+
+@pytest.mark.parametrize("lost", ["controller", f"controller/{METADATA_FOLDER}"])
+def test_no_other_cluster_begins_where_the_controllers_folder_is_gone(
+    world: World, lost: str
+) -> None:
+    world.several()
+    assert lost_controller(world.first / "controller") == ""
+    shutil.rmtree(world.first / lost)
+    with pytest.raises(InvalidConfig, match=r"has lost its metadata, and .*broker-1 is there"):
+        become_several(world.config(3))
+    # The first start of all finds nobody's folder.
+    assert lost_controller(world.first / "broker-1" / "controller") == ""
 
 
 def test_a_lone_broker_that_runs_is_left_alone(world: World) -> None:
