@@ -40,6 +40,7 @@ LONGEST = (
     "tests/unit/storage/tiering/rewrite/test_compacted_history.py",
     "tests/system/transactions/test_crashes.py",
     "tests/system/crash/test_kill_while_working.py",
+    "tests/system/cluster_faults/test_cluster_faults.py",
     "tests/system/cluster/test_consumer_bounces.py",
     "tests/system/cluster/test_transaction_bounces.py",
     "tests/system/transactions/test_clients.py",

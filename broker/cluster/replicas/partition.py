@@ -55,7 +55,7 @@ class PartitionGone(RecordsRejected):
 
 
 class NotLeader(RecordsRejected):
-    """Another broker was elected while an append was prepared."""
+    """Another broker was elected before the append, which belongs into that one's log."""
 
     kafka_code = 6  # NOT_LEADER_OR_FOLLOWER
 
@@ -265,7 +265,13 @@ class Partition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         records_checked: bool = False,
     ) -> AppendInfo:
-        """Appends one batch; see LocalLog.append for what it raises."""
+        """Appends one batch; see LocalLog.append for what it raises. Raises NotLeader.
+
+        Who led a moment ago may not have heard of the election, as a coordinator's timer. Its
+        records would look like those of the leader of this epoch.
+        """
+        if not self.is_leader:
+            raise NotLeader(f"{self.topic_partition} is led by broker {self.leader_id}")
         info = self.log.append(
             records,
             leader_epoch=self.leader_epoch,

@@ -39,7 +39,7 @@ _CODES_OF_REQUESTS = (
 class Journal:
     """Writes the records of one coordinator. Used on the event loop only."""
 
-    __slots__ = ("_content", "_partition", "_quiet_log", "_waiting")
+    __slots__ = ("_content", "_has_resigned", "_partition", "_quiet_log", "_waiting")
 
     def __init__(self, partition: Partition, content: str, quiet_log: QuietLog) -> None:
         """`content` names the records in log messages; `quiet_log` logs writes that fail."""
@@ -47,6 +47,7 @@ class Journal:
         self._content = content
         self._quiet_log = quiet_log
         self._waiting: set[_Replicated] = set()
+        self._has_resigned = False
 
     @property
     def is_replicated(self) -> bool:
@@ -60,6 +61,9 @@ class Journal:
         self, batch: bytearray, *, too_large: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
     ) -> None:
         """Appends one batch. Raises CoordinatorFault with the code of the answer."""
+        if self._has_resigned:
+            # The partition may be led here again, by whoever has loaded what came between.
+            raise CoordinatorFault(ErrorCode.NOT_COORDINATOR)
         leading = self._partition.leading
         try:
             if leading is not None:
@@ -116,7 +120,8 @@ class Journal:
             raise CoordinatorFault(ErrorCode.NOT_COORDINATOR)
 
     def resign(self) -> None:
-        """Ends all waits: another broker answers now."""
+        """Ends all waits, and takes no more records: another broker answers now."""
+        self._has_resigned = True
         for waiter in self._waiting:
             waiter.on_gone()
 
@@ -149,7 +154,7 @@ def _code_of(
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         case ErrorCode.NOT_ENOUGH_REPLICAS:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        case ErrorCode.KAFKA_STORAGE_ERROR:
+        case ErrorCode.KAFKA_STORAGE_ERROR | ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return ErrorCode.NOT_COORDINATOR
         case code:
             return code

@@ -24,6 +24,8 @@ from types import TracebackType
 from typing import NamedTuple
 
 PADDING = b"."
+# In a line.
+WORDS = 5
 
 
 class Event(NamedTuple):
@@ -90,6 +92,6 @@ def events_in(path: Path) -> Iterator[Event]:
     with open(path) as lines:
         for line in lines:
             words = line.split()
-            if line.endswith("\n") and len(words) == len(Event._fields):
+            if line.endswith("\n") and len(words) == WORDS:
                 at_ms, kind, partition, offset, text = words
                 yield Event(int(at_ms), kind, int(partition), int(offset), text)

@@ -1,10 +1,10 @@
 """The clients of a run: processes of three libraries, and what they were told.
 
-    ordered         librdkafka, idempotent          read by kafka-python in a classic group
-    plain           kafka-python, acks=all          read by librdkafka in a group of KIP-848
+    ordered         librdkafka, idempotent          read by librdkafka in a group of KIP-848
+    transactions    librdkafka, some are aborted    read committed by it in another
+    plain           kafka-python, acks=all          read by kafka-python in a classic group
     source          aiokafka, idempotent            copied by transactions of librdkafka into
     copied                                          read committed by aiokafka in a classic group
-    transactions    librdkafka, some are aborted    read committed by librdkafka, KIP-848
 
 The clients of a library are one process, and copiers one each. A process that is killed is started
 again, under another name of its records.
@@ -31,9 +31,14 @@ from tests.system.cluster_faults.history import History, events_in
 ORDERED, PLAIN, SOURCE, COPIED, TRANSACTIONS = (
     *("ordered", "plain", "source", "copied", "transactions"),
 )
-TOPICS = (ORDERED, PLAIN, SOURCE, COPIED, TRANSACTIONS)
 COPIERS = "copiers"
-LIBRARIES = ("librdkafka", "aiokafka", "kafka_python")
+# Of each library, the topics of its clients.
+TOPICS = {
+    "librdkafka": (ORDERED, TRANSACTIONS),
+    "kafka_python": (PLAIN,),
+    "aiokafka": (SOURCE, COPIED),
+}
+LIBRARIES = tuple(TOPICS)
 PYTHON_PATH = f"{REPOSITORY}{os.pathsep}{REPOSITORY / '.namespace'}"
 CLIENTS = "tests.system.cluster_faults.clients"
 END_S = 150.0
@@ -61,7 +66,7 @@ class Person:
 
 
 class People:
-    """All of them; used between `begin` and `end`."""
+    """All of them; they begin with `keep_running`."""
 
     def __init__(
         self,
@@ -72,6 +77,7 @@ class People:
         records_per_s: int,
         value_bytes: int,
         copiers: int,
+        libraries: Sequence[str],
     ) -> None:
         self._folder = folder
         self._bootstrap = ",".join(bootstraps)
@@ -96,22 +102,24 @@ class People:
 
         # Copies and transactions are a request for some records.
         slow = min(records_per_s, 40)
-        self.people = [
+        people = [
             person("librdkafka", "produce", ORDERED, records_per_s, is_idempotent=True),
             person("kafka_python", "produce", PLAIN, min(records_per_s, 2000)),
             person("aiokafka", "produce", SOURCE, slow, is_idempotent=True),
             person("librdkafka", "transact", TRANSACTIONS, slow),
-            person("kafka_python", "consume", ORDERED),
-            person("librdkafka", "consume", PLAIN),
+            person("librdkafka", "consume", ORDERED),
+            person("kafka_python", "consume", PLAIN),
             person("aiokafka", "consume", COPIED, is_read_committed=True),
             person("librdkafka", "consume", TRANSACTIONS, is_read_committed=True),
         ]
+        self._libraries = libraries
+        self.people = [one for one in people if one.library in libraries]
         self._commands = {
             library: [
                 *(sys.executable, "-m", f"{CLIENTS}.{library}"),
                 words_for((one.role, one.options) for one in self.people if one.library == library),
             ]
-            for library in LIBRARIES
+            for library in libraries
         }
         for name in self._copiers:
             module = "tests.system.transactions.copier"
@@ -122,9 +130,6 @@ class People:
             AdminClient({"bootstrap.servers": one, "reconnect.backoff.max.ms": 500})
             for one in bootstraps
         ]
-
-    def begin(self) -> None:
-        self.keep_running()
 
     def have_begun(self) -> bool:
         """Whether each of them was told something."""
@@ -168,12 +173,15 @@ class People:
 
     def end(self) -> None:
         """Each says what became of its last records; copiers go on."""
-        self._end(LIBRARIES)
+        self._end(self._libraries)
 
     def end_copiers(self) -> None:
         """What they had open is aborted."""
-        self._end(self._copiers)
         for name in self._copiers:
+            # It may be within a call that waits for a minute.
+            del self._commands[name]
+            self._processes[name].kill()
+            self._processes[name].wait()
             producer = Producer({"bootstrap.servers": self._bootstrap, "transactional.id": name})
             producer.init_transactions(END_S)
 

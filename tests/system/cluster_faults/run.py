@@ -18,6 +18,7 @@ import os
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ from tests.support.ministack import ministack
 from tests.system.cluster_faults import copies
 from tests.system.cluster_faults.checks import Outcome, violations
 from tests.system.cluster_faults.machines import REPLICAS, Machines
-from tests.system.cluster_faults.people import COPIED, ORDERED, SOURCE, TOPICS, People
+from tests.system.cluster_faults.people import COPIED, LIBRARIES, ORDERED, SOURCE, TOPICS, People
 from tests.system.cluster_faults.plan import KINDS, STORE_AWAY, draw
 from tests.system.cluster_faults.troubles import Troubles
 
@@ -67,8 +68,13 @@ class Size:
     value_bytes: int = 60
     copiers: int = 2
     kinds: Sequence[str] = KINDS
+    libraries: Sequence[str] = LIBRARIES
     has_s3: bool = False
     fault: str = ""
+
+    @property
+    def topics(self) -> list[str]:
+        return [topic for library in self.libraries for topic in TOPICS[library]]
 
 
 @dataclass(kw_only=True)
@@ -101,29 +107,29 @@ def play(folder: Path, seed: int, size: Size, say: Callable[[str], None]) -> Tol
             folder / "machines", brokers=size.brokers, settings=settings, fault=size.fault
         )
         stack.enter_context(machines)
-        _create(machines.bootstrap, size.partitions)
+        _create(machines.bootstrap, size)
         people = People(
             folder / "people",
             [one.process.bootstrap for one in machines.brokers],
             partitions=size.partitions,
             records_per_s=size.records_per_s,
             value_bytes=size.value_bytes,
-            copiers=size.copiers,
+            copiers=size.copiers if COPIED in size.topics else 0,
+            libraries=size.libraries,
         )
         stack.callback(people.kill)
-        people.begin()
-        eventually(people.have_begun, timeout_s=WAIT_S, interval_s=0.1)
-        troubles = Troubles(machines, people, TOPICS, size.partitions, say, proxy)
+        troubles = Troubles(machines, people, size.topics, size.partitions, say, proxy)
         kinds = [one for one in size.kinds if proxy is not None or one != STORE_AWAY]
         plan = draw(seed, brokers=size.brokers, seconds=size.seconds, kinds=kinds)
-        troubles.run(plan, size.seconds)
-        told.troubles = troubles.done
-        say("        healed")
+        outcomes: list[Outcome] = []
         try:
+            eventually(troubles.have_all_begun, timeout_s=WAIT_S, interval_s=0.1)
+            troubles.run(plan, size.seconds)
+            say("        healed")
             outcomes = _end(machines, people, troubles, size, url, access)
-        except (AssertionError, KafkaException) as error:
-            told.found.append(f"after the last trouble: {error}")
-            outcomes = []
+        except (AssertionError, KafkaException, subprocess.TimeoutExpired) as error:
+            told.found.append(f"the cluster does not get well again: {error}")
+        told.troubles = troubles.done
         told.found += troubles.ended
     for outcome in outcomes:
         told.found += violations(outcome)
@@ -138,9 +144,9 @@ def play(folder: Path, seed: int, size: Size, say: Callable[[str], None]) -> Tol
     return told
 
 
-def _create(bootstrap: str, partitions: int) -> None:
+def _create(bootstrap: str, size: Size) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    topics = [NewTopic(one, partitions, REPLICAS, config=CONFIGS[one]) for one in TOPICS]
+    topics = [NewTopic(one, size.partitions, REPLICAS, config=CONFIGS[one]) for one in size.topics]
     for made in admin.create_topics(topics).values():
         made.result(WAIT_S)
 
@@ -162,7 +168,7 @@ def _end(
     eventually(is_well, timeout_s=WAIT_S, interval_s=0.2)
     time.sleep(CALM_S)
     people.end()
-    outcomes = {topic: Outcome(topic=topic) for topic in TOPICS}
+    outcomes = {topic: Outcome(topic=topic) for topic in size.topics}
 
     def is_copied() -> bool:
         troubles.tick()
@@ -172,8 +178,9 @@ def _end(
             counts.append(sum(map(len, found.values())))
         return counts[1] >= counts[0]
 
-    eventually(is_copied, timeout_s=WAIT_S, interval_s=0.3)
-    people.end_copiers()
+    if COPIED in outcomes:
+        eventually(is_copied, timeout_s=WAIT_S, interval_s=0.3)
+        people.end_copiers()
     for topic, outcome in outcomes.items():
         ask = (machines.bootstrap, topic, size.partitions)
         outcome.histories = people.histories(topic)
@@ -183,7 +190,8 @@ def _end(
             partition: {offset: one.text for offset, one in found.items()}
             for partition, found in committed.items()
         }
-    outcomes[COPIED].source = outcomes[SOURCE]
+    if COPIED in outcomes:
+        outcomes[COPIED].source = outcomes[SOURCE]
     machines.end(troubles.ended.append)
     for topic, outcome in outcomes.items():
         for partition in range(size.partitions):
@@ -213,6 +221,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="of troubles in a round")
     parser.add_argument("--rate", type=int, default=1000, help="of records in a second")
     parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--libraries", default=",".join(LIBRARIES))
     parser.add_argument("--s3", action="store_true", help="a bucket of S3, which goes away too")
     parser.add_argument("--fault", default="", help="planted into the brokers: planted.py")
     options = parser.parse_args()
@@ -225,6 +234,7 @@ def main() -> int:
         records_per_s=options.rate,
         has_s3=options.s3,
         kinds=options.kinds.split(","),
+        libraries=options.libraries.split(","),
         fault=options.fault,
     )
     until_s, seed, acknowledged = time.monotonic() + options.minutes * 60, options.seed, 0

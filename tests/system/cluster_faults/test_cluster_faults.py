@@ -13,19 +13,20 @@ from tests.system.cluster_faults.run import Size, play
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash, pytest.mark.clients]
 
-SHORT = Size(seconds=6.0, partitions=2, records_per_s=150, copiers=1)
+# One process of clients, and a start for each trouble, so that everybody can afford it.
+SHORT = Size(seconds=4.0, partitions=2, records_per_s=150, libraries=("librdkafka",))
 # What makes followers late, and takes the leader away then.
 REVEALING = Size(
     seconds=25.0,
     records_per_s=300,
-    copiers=1,
+    libraries=("librdkafka",),
     kinds=("kill", "stop", "cut", "isolate", "elect"),
 )
 # Rounds that are searched for one that reveals a planted fault.
 ROUNDS = 5
 
 
-@pytest.mark.parametrize("seed", first(0, range(1, 5)))
+@pytest.mark.parametrize("seed", first(1, range(1, 5)))
 def test_nothing_acknowledged_is_lost_or_doubled_whatever_happens(
     tmp_path: Path, seed: int
 ) -> None:

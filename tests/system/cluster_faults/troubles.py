@@ -67,13 +67,16 @@ class Troubles:
             self.tick()
             time.sleep(TICK_S)
         self._machines.heal()
-        if self._proxy is not None:
-            self._proxy.come_back()
 
     def tick(self) -> None:
         """Starts again what has ended."""
         self.ended += self._machines.keep_running()
         self._people.keep_running()
+
+    def have_all_begun(self) -> bool:
+        """Whether each client was told something."""
+        self.tick()
+        return self._people.have_begun()
 
     def _later(self, at_s: float, do: Callable[[], None]) -> None:
         heapq.heappush(self._due, (at_s, next(self._number), do))

@@ -40,14 +40,14 @@ def produce(options: Options, writer: Writer, ending: Ending) -> None:
                 partition = number % options.partitions
                 producer.produce(options.topic, value, partition=partition, on_delivery=note)
                 number += 1
+            producer.poll(0.02)
         except BufferError:
-            pass
+            producer.poll(0.02)
         except KafkaException:
             # Fatal: what it sent last may be there or not, and its sequence ends.
             producer.purge()
             producer.flush(CALL_S)
             name, producer = options.generation, _producer(options)
-        producer.poll(0.02)
         writer.flush()
     producer.flush(FLUSH_S)
 

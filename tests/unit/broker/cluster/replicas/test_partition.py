@@ -19,7 +19,7 @@ from typing import TypeVar, cast
 
 import pytest
 
-from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.partition import NotLeader, Partition
 from strandline.broker.cluster.replicas.traffic import TopicTraffic
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.sections import FetchConfig
@@ -42,6 +42,7 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
 )
 from strandline.storage.clock import SystemClock
 from strandline.storage.errors import DiskError, InvalidRecords
+from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.model import TopicPartition
 from strandline.storage.tiering.log.unified_log import UnifiedLog
 from tests.unit.broker.cluster.served import leading
@@ -114,6 +115,19 @@ def test_an_epoch_that_wrote_nothing_ended_where_its_forerunner_did(partition: P
     # The first record of the epoch that leads changes no answer but where that one ends.
     append(partition.log.local, batch(1), leader_epoch=6)
     assert {epoch: _end_of(partition, epoch) for epoch in range(8)} == {**ends, 6: (6, 6)}
+
+
+def test_who_was_deposed_appends_nothing_and_keeps_its_high_watermark(tmp_path: Path) -> None:
+    """The leader of that epoch may have other records there, and followers could not tell."""
+    with leading(open_log(tmp_path / "t"), epoch=6) as partition:
+        partition.append(batch(3))
+        partition.end_leading(2, 7)
+        with pytest.raises(NotLeader):
+            partition.append(batch(2), origin=AppendOrigin.COORDINATOR)
+        assert (partition.log.end_offset, partition.high_watermark) == (3, 3)
+        partition.begin_leading(1, 8)
+        partition.append(batch(2))
+        assert partition.log.end_offset == 5
 
 
 def test_every_epoch_of_a_log_without_records_ended_where_it_begins(tmp_path: Path) -> None:

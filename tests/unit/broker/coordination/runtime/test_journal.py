@@ -215,3 +215,31 @@ def test_a_real_partition_wakes_who_waits_for_its_high_watermark(
             dirs.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("leads_again", [True, False])
+def test_who_resigned_writes_nothing_more_also_if_its_broker_leads_again(
+    tmp_path: Path, leads_again: bool
+) -> None:
+    """What it knows is older than what another leader may have written meanwhile."""
+
+    async def scenario() -> None:
+        with ThreadPoolExecutor(1) as disk:
+            dirs = open_dirs(tmp_path)
+            partition = (await serving(dirs, disk, partitions=1)).partition("t", 0)
+            assert partition is not None
+            journal = Journal(
+                partition, "group", QuietLog(logging.getLogger(__name__), ManualClock())
+            )
+            journal.append(batch())
+            partition.end_leading(2, 7)
+            if leads_again:
+                journal.resign()
+                partition.begin_leading(1, 8)
+            with pytest.raises(CoordinatorFault) as refused:
+                journal.append(batch())
+            assert refused.value.error_code is ErrorCode.NOT_COORDINATOR
+            assert partition.log.end_offset == 1
+            dirs.close()
+
+    asyncio.run(scenario())
