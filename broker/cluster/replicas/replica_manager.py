@@ -311,7 +311,13 @@ class ReplicaManager:
                     wait_s=None if self._is_starting else CREATION_WAIT_S,
                 )
                 if keys is not new:
-                    await self._tiers.fill(created, must_be_read=not self._is_starting)
+                    # A replica with others has their records, at their offsets.
+                    alone = {
+                        key: local
+                        for key, local in created.items()
+                        if self._has_one_replica(here[key])
+                    }
+                    await self._tiers.fill(alone, must_be_read=not self._is_starting)
                 for key, local in created.items():
                     if self._is_starting:
                         self.topics_with_loss.add(topic.name)

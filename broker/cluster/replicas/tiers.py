@@ -62,7 +62,7 @@ class LocalTier:
         return UnifiedLog(local, log_start_offset=start, executor=self._lookups)
 
     async def fill(self, created: Mapping[TopicPartition, LocalLog], *, must_be_read: bool) -> None:
-        """Called with new logs of partitions that had one before, which is lost, or elsewhere.
+        """Called with new logs of partitions whose only one is lost, or elsewhere.
 
         Raises StorageError if `must_be_read`, and what the bucket has of them cannot be read.
         """

@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from strandline.broker.cluster.metadata.log_reader import read_history
+from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC
 from strandline.broker.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -40,6 +41,7 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from strandline.storage.model import TopicIdPartition
+from strandline.storage.remote.keys import GROUPS_PREFIX, state_key
 from strandline.storage.remote.manifest import store as manifest_store
 from strandline.storage.remote.manifest.cluster_info import load_cluster_info
 from strandline.storage.remote.manifest.topic_info import list_topics
@@ -147,10 +149,11 @@ class Archived:
         address = f"127.0.0.1:{self.brokers.port + asked - 1}"
         return set(leaders(AdminClient({"bootstrap.servers": address}), topic))
 
-    def in_sync(self, topic: str, *, asked: int) -> list[int]:
-        """The replicas in sync of a topic's only partition, as that broker says."""
+    def in_sync(self, topic: str, *, asked: int, partition: int = 0) -> list[int]:
+        """The replicas in sync, as that broker says."""
         admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{self.brokers.port + asked - 1}"})
-        return sorted(admin.list_topics(topic, timeout=WAIT_S).topics[topic].partitions[0].isrs)
+        found = admin.list_topics(topic, timeout=WAIT_S).topics[topic]
+        return sorted(found.partitions[partition].isrs)
 
     def local_start(self, topic: str, node_id: int) -> int:
         """The first offset on a broker's disk of a topic's only partition."""
@@ -323,10 +326,10 @@ def test_a_follower_that_was_away_while_its_leader_freed_goes_on_behind_the_arch
     assert "whole" in cluster.run("archive", "verify", "--topic", "away")
 
 
-def reassign(cluster: Archived, topic: str, replicas: list[int]) -> None:
-    """Moves its only partition; returns when these are in sync, and the first one leads."""
-    partition = ReassignablePartition(partition_index=0, replicas=replicas)
-    wanted = ReassignableTopic(name=topic, partitions=[partition])
+def reassign(cluster: Archived, topic: str, replicas: list[int], *, partition: int = 0) -> None:
+    """Moves a partition; returns when these are in sync, and the first one leads."""
+    moved = ReassignablePartition(partition_index=partition, replicas=replicas)
+    wanted = ReassignableTopic(name=topic, partitions=[moved])
     with WireClient(cluster.brokers.port) as client:
         answer = client.ask(
             AlterPartitionReassignmentsRequest(topics=[wanted]),
@@ -335,8 +338,15 @@ def reassign(cluster: Archived, topic: str, replicas: list[int]) -> None:
         )
     assert answer.error_code == 0
     assert answer.responses[0].partitions[0].error_code == 0
-    eventually(lambda: cluster.in_sync(topic, asked=replicas[0]) == sorted(replicas))
-    eventually(lambda: cluster.led_by(topic, asked=replicas[0]) == {replicas[0]})
+    asked = replicas[0]
+
+    def is_done() -> bool:
+        return cluster.in_sync(topic, asked=asked, partition=partition) == sorted(replicas)
+
+    eventually(is_done)
+    address = f"127.0.0.1:{cluster.brokers.port + asked - 1}"
+    admin = AdminClient({"bootstrap.servers": address})
+    eventually(lambda: leaders(admin, topic)[partition] == asked)
 
 
 def told_by(
@@ -398,6 +408,31 @@ def test_replicas_that_join_begin_behind_the_archive_with_its_epochs_and_produce
     assert read(cluster.brokers, "joined", 900) == sent
     eventually(lambda: cluster.archived("joined") == 900)
     assert "whole" in cluster.run("archive", "verify", "--topic", "joined")
+
+
+def test_a_replica_that_joins_a_coordinators_partition_has_what_its_leader_has(
+    cluster: Archived,
+) -> None:
+    """The bucket has the state of groups too, at other offsets: it is for who is the only one."""
+    cluster.create("counted", partitions=1)
+    consumer = Consumer({"bootstrap.servers": cluster.brokers.bootstrap, "group.id": "counts"})
+    for offset in range(20):
+        place = [TopicPartition("counted", 0, offset)]
+        consumer.commit(offsets=place, asynchronous=False)
+    folder = cluster.brokers.data / "broker-1"
+    sizes = {log: log.stat().st_size for log in folder.glob(f"{OFFSETS_TOPIC}-*/*.log")}
+    log = max(sizes, key=sizes.__getitem__).relative_to(folder)
+    number = int(log.parent.name.rpartition("-")[2])
+    eventually(lambda: cluster.bucket.joinpath(state_key(GROUPS_PREFIX, number)).exists())
+    for replicas in ([1, 2], [1, 2, 3]):
+        reassign(cluster, OFFSETS_TOPIC, replicas, partition=number)
+    consumer.commit(offsets=place, asynchronous=False)
+    consumer.close()
+
+    def contents() -> set[bytes]:
+        return {(cluster.brokers.data / f"broker-{one}" / log).read_bytes() for one in (1, 2, 3)}
+
+    eventually(lambda: len(contents()) == 1)
 
 
 def test_what_a_lost_broker_archived_is_taken_over_by_others(tmp_path: Path) -> None:
