@@ -34,6 +34,10 @@ from strandline.broker.protocol.messages.describe_producers import (
     DescribeProducersResponse,
     DescribeProducersTopic,
 )
+from strandline.broker.protocol.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -492,6 +496,7 @@ def test_a_transaction_whose_end_is_lost_with_a_broker_is_aborted(tmp_path: Path
         topic = ConfigResource(ResourceType.TOPIC, "ended", incremental_configs=[paused])
         admin.incremental_alter_configs([topic])[topic].result(WAIT_S)
         writes.commit_transaction(WAIT_S)
+        eventually(lambda: transaction_states(brokers) == {"CompleteCommit"})
         pid = lost.pid_of(3)
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -507,6 +512,18 @@ def test_a_transaction_whose_end_is_lost_with_a_broker_is_aborted(tmp_path: Path
         later.produce("ended", b"later", partition=number)
         assert later.flush(WAIT_S) == 0
         assert first_committed(brokers, "ended", number) == b"later"
+
+
+EVERY_TRANSACTION = ListTransactionsRequest(state_filters=[], producer_id_filters=[])
+
+
+def transaction_states(brokers: SeveralBrokers) -> set[str]:
+    found = set()
+    for number in range(3):
+        with WireClient(brokers.port + number) as client:
+            answer = client.ask(EVERY_TRANSACTION, ListTransactionsResponse, 1)
+            found |= {one.transaction_state for one in answer.transaction_states}
+    return found
 
 
 def first_committed(brokers: SeveralBrokers, topic: str, number: int) -> bytes | None:
