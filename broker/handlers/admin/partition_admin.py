@@ -148,6 +148,12 @@ class PartitionAdminHandlers:
             return DescribeProducersPartition(
                 partition_index=index, error_code=served.code, error_message=clipped(message)
             )
+        if not served.log.may_append:
+            return DescribeProducersPartition(
+                partition_index=index,
+                error_code=ErrorCode.KAFKA_STORAGE_ERROR,
+                error_message="what its archive has is not known yet",
+            )
         return DescribeProducersPartition(
             partition_index=index,
             active_producers=[
