@@ -178,7 +178,9 @@ LAZY = {
     "strandline.broker.commands.lake_plan",
     "strandline.broker.commands.left_open",
     "strandline.broker.commands.lost_broker",
+    "strandline.broker.tools.nodes.moves",
     "strandline.broker.tools.nodes.quorum",
+    "strandline.broker.tools.nodes.requests",
     "strandline.broker.tools.nodes.view",
     # Stores in PKCS12.
     "strandline.broker.tls.pkcs12",

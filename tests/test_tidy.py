@@ -40,7 +40,7 @@ ROOM_FILES_MAX = 16
 LATE_IMPORTS = {
     r"(boto3|botocore|urllib3)(\..*)?": "0.26 s; only S3 needs them",
     r"(joserfc|urllib\.request|http\.client|ssl)(\..*)?": "20 ms each; only providers of tokens",
-    r"strandline\.broker\.security\.oauth": "10 ms; only listeners with OAUTHBEARER need it",
+    r"strandline\.broker\.security\.(oauth|token_source)": "10 ms; only OAUTHBEARER needs them",
     r"strandline\.broker\.handlers\.audit\.(changes|creations|traffic)": "few keep a record",
     r"numpy": "0.26 s; only compiled kernels need it",
     r"(pyarrow|pyspark|py4j|fsspec|fastavro|google\.protobuf)(\..*)?": "extras of the lake: 1 s",
