@@ -830,7 +830,8 @@ class LocalLog:
         """Whether a segment is durable as far as it goes; None: the names and the epochs."""
         if segment is None:
             epochs = self.leader_epochs
-            return not (self._names_unsynced or epochs.is_unwritten or epochs.is_unsynced)
+            is_unsynced = self._names_unsynced or epochs.is_unwritten or epochs.is_unsynced
+            return not is_unsynced and self.start_offset <= self.recovery_point
         is_whole = segment.is_active or segment.is_durable
         return is_whole and self._end_of(segment) <= self.recovery_point
 
@@ -841,7 +842,8 @@ class LocalLog:
 
     def _sync(self, segment: LogSegment | None, cut_count: int) -> None:
         # Read before the sync: records appended meanwhile belong to the next flush.
-        end_offset = self.recovery_point if segment is None else self._end_of(segment)
+        # Segments that were removed before their sync need none.
+        end_offset = self.start_offset if segment is None else self._end_of(segment)
         # Only a mark that was seen is taken away: a roll may set it at any moment.
         if names_unsynced := self._names_unsynced:
             self._names_unsynced = False

@@ -390,3 +390,13 @@ def test_a_flush_that_memory_is_too_short_for_leaves_to_the_next_one_what_it_did
     log.flush()
     assert syncs.taken()[-1] == "t-0"
     assert LeaderEpochCache.open(log.leader_epochs.path).starts == ((1, 0),)
+
+
+def test_segments_that_were_removed_unsynced_leave_nothing_to_flush(tmp_path: Path) -> None:
+    """A follower frees what its leader archived; who waits for the flush would wait for ever."""
+    log = open_log(tmp_path, config=CONFIG)
+    fill(log, 40)
+    log.delete_segments(log.segments[:-1])
+    assert log.recovery_point < log.start_offset
+    log.flush(log.active_segment.base_offset)
+    assert log.recovery_point == log.start_offset
