@@ -330,9 +330,11 @@ class Connection:
                 self._loop.call_soon(self._go_on)
             return
         self._frames.release()
-        self._go_on()
         if isinstance(parts, ClosingParts):
+            self._flush()
             self.close(parts.reason)
+        else:
+            self._go_on()
 
     def _go_on(self) -> None:
         self._flush()

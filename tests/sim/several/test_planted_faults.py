@@ -42,8 +42,8 @@ ALONE = ("double", "pause", "cut", "kill", "reset")
 
 
 def epochs_are_not_checked(patch: pytest.MonkeyPatch) -> None:
-    checked = Partition.refusal
-    patch.setattr(Partition, "refusal", lambda own, _epoch=NO_EPOCH: checked(own))
+    checked = Partition.epoch_refusal
+    patch.setattr(Partition, "epoch_refusal", lambda own, _epoch: checked(own, NO_EPOCH))
 
 
 def duplicates_are_appended(patch: pytest.MonkeyPatch) -> None:
