@@ -62,7 +62,7 @@ T = TypeVar("T")
 Brokers = Mapping[int, PeerConnection]
 
 
-class LeftOpen(NamedTuple):
+class HangingTransaction(NamedTuple):
     """A transaction that is open in a partition, by the log of its leader."""
 
     node_id: int
@@ -82,7 +82,7 @@ class LeftOpen(NamedTuple):
 
 def end_left_open(
     connection: ClusterConnection, partitions: Sequence[LostPartition]
-) -> Mapping[LeftOpen, ErrorCode]:
+) -> Mapping[HangingTransaction, ErrorCode]:
     """Aborts what nobody will end in partitions that were taken over; each with its outcome.
 
     Raises ToolFailure if brokers do not say what is open, or what they know.
@@ -93,7 +93,7 @@ def end_left_open(
 
 async def _end(
     connection: ClusterConnection, partitions: Sequence[LostPartition]
-) -> Mapping[LeftOpen, ErrorCode]:
+) -> Mapping[HangingTransaction, ErrorCode]:
     async with AsyncExitStack() as stack:
         try:
             brokers = await _connected(connection, stack)
@@ -147,8 +147,8 @@ async def _connected(connection: ClusterConnection, stack: AsyncExitStack) -> Br
 # --- 1, 3 what is open ---------------------------------------------------------------------------
 
 
-async def _opened(brokers: Brokers, partitions: Sequence[LostPartition]) -> set[LeftOpen]:
-    found: set[LeftOpen] = set()
+async def _opened(brokers: Brokers, partitions: Sequence[LostPartition]) -> set[HangingTransaction]:
+    found: set[HangingTransaction] = set()
     for node_id, connected in brokers.items():
         mine = [one for one in partitions if one.successor == node_id]
         if mine:
@@ -158,7 +158,7 @@ async def _opened(brokers: Brokers, partitions: Sequence[LostPartition]) -> set[
 
 async def _opened_at(
     node_id: int, connected: PeerConnection, partitions: Sequence[LostPartition]
-) -> set[LeftOpen]:
+) -> set[HangingTransaction]:
     by_topic: defaultdict[str, list[int]] = defaultdict(list)
     for one in partitions:
         by_topic[one.topic].append(one.partition)
@@ -169,12 +169,12 @@ async def _opened_at(
         ]
     )
     answer = await connected.call(request, DescribeProducersResponse, timeout_s=ANSWER_S_MAX)
-    found: set[LeftOpen] = set()
+    found: set[HangingTransaction] = set()
     for topic in answer.topics:
         for place in topic.partitions:
             _check_ready(place.error_code, f"{topic.name}-{place.partition_index}")
             found |= {
-                LeftOpen(
+                HangingTransaction(
                     node_id=node_id,
                     topic=topic.name,
                     partition=place.partition_index,
@@ -233,7 +233,7 @@ async def _known(brokers: Brokers, producers: Sequence[int]) -> set[tuple[int, s
 # --- 4 its end -----------------------------------------------------------------------------------
 
 
-async def _abort(connected: PeerConnection, left: LeftOpen) -> ErrorCode:
+async def _abort(connected: PeerConnection, left: HangingTransaction) -> ErrorCode:
     marker = WritableTxnMarker(
         producer_id=left.producer_id,
         producer_epoch=left.producer_epoch,

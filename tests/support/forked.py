@@ -20,7 +20,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
@@ -110,9 +110,10 @@ class ForkedProcess:
         return out, errors
 
     def send_signal(self, number: int) -> None:
-        # As Popen: never to another process that has got its number.
+        # As Popen: never to another process that has got its number, and it may just have ended.
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)

@@ -14,7 +14,7 @@ from typing import Final
 
 from strandline.broker.cluster.replicas.partition import Partition
 from strandline.broker.handlers.fetch.replica_sessions import (
-    ColdRead,
+    BegunColdRead,
     FollowedPartition,
     ReplicaSession,
 )
@@ -43,7 +43,7 @@ def read_for(
     if begun is None:
         if len(reads) >= READS_MAX:
             return None
-        begun = ColdRead(offset, eager_start(_outcome(partition.log, offset, bytes_max)))
+        begun = BegunColdRead(offset, eager_start(_outcome(partition.log, offset, bytes_max)))
         if not begun.outcome.done():
             reads[one] = begun
             begun.outcome.add_done_callback(lambda done: _came(session, one, done))

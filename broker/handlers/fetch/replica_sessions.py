@@ -104,7 +104,7 @@ class FollowedPartition:
         self.is_told_error = answer.error_code != 0
 
 
-class ColdRead(NamedTuple):
+class BegunColdRead(NamedTuple):
     """A read of archived records from an offset, which runs or waits to be answered."""
 
     offset: Offset
@@ -121,7 +121,7 @@ class ReplicaSession:
         self.epoch = 1
         self.partitions: dict[PartitionKey, FollowedPartition] = {}
         self.dirty: dict[FollowedPartition, None] = {}
-        self.cold_reads: dict[FollowedPartition, ColdRead] = {}
+        self.cold_reads: dict[FollowedPartition, BegunColdRead] = {}
         self.asking = Asking()
         self.swept_ms = 0.0
         # Called with the bytes of an append, and with none for what cannot wait.
