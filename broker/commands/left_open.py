@@ -22,6 +22,7 @@ from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS
 from strandline.broker.commands.lost_broker import LostPartition
 from strandline.broker.peers.connection import PeerConnection
 from strandline.broker.peers.errors import PeerError
+from strandline.broker.protocol.formats.transaction_log import TRANSACTION_TOPIC
 from strandline.broker.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -48,7 +49,8 @@ from strandline.broker.protocol.messages.write_txn_markers import (
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.tools.client.connection import ClusterConnection
 from strandline.broker.tools.client.failures import ToolFailure
-from strandline.broker.tools.nodes.quorum import Unasked, ask_first, connect
+from strandline.broker.tools.nodes.quorum import Unasked, ask_first, connect, error_text
+from strandline.broker.tools.nodes.requests import all_topics
 
 ANSWER_S_MAX: Final = 30.0
 # A new leader knows its producers when it has read the archive, a coordinator its ids when it has
@@ -82,8 +84,9 @@ class HangingTransaction(NamedTuple):
 
 def end_left_open(
     connection: ClusterConnection, partitions: Sequence[LostPartition]
-) -> Mapping[HangingTransaction, ErrorCode]:
-    """Aborts what nobody will end in partitions that were taken over; each with its outcome.
+) -> Mapping[HangingTransaction, str]:
+    """Aborts what nobody will end in partitions that were taken over; each with why it is still
+    open, nothing if it is not.
 
     Raises ToolFailure if brokers do not say what is open, or what they know.
     """
@@ -93,7 +96,7 @@ def end_left_open(
 
 async def _end(
     connection: ClusterConnection, partitions: Sequence[LostPartition]
-) -> Mapping[HangingTransaction, ErrorCode]:
+) -> Mapping[HangingTransaction, str]:
     async with AsyncExitStack() as stack:
         try:
             brokers = await _connected(connection, stack)
@@ -149,6 +152,8 @@ async def _connected(connection: ClusterConnection, stack: AsyncExitStack) -> Br
 
 async def _opened(brokers: Brokers, partitions: Sequence[LostPartition]) -> set[HangingTransaction]:
     found: set[HangingTransaction] = set()
+    if away := [one for one in partitions if one.successor not in brokers]:
+        raise _NotReady(f"{away[0].name}: broker {away[0].successor} does not serve")
     for node_id, connected in brokers.items():
         mine = [one for one in partitions if one.successor == node_id]
         if mine:
@@ -192,7 +197,7 @@ async def _opened_at(
 def _check_ready(code: int, whose: str) -> None:
     """Raises _NotReady."""
     if code:
-        raise _NotReady(f"{whose}: {ErrorCode(code).name}")
+        raise _NotReady(f"{whose}: {error_text(code, None)}")
 
 
 # --- 2 what coordinators know --------------------------------------------------------------------
@@ -200,6 +205,7 @@ def _check_ready(code: int, whose: str) -> None:
 
 async def _known(brokers: Brokers, producers: Sequence[int]) -> set[tuple[int, str, int]]:
     """Returns producers with the partitions of transactions that a coordinator will end."""
+    await _check_coordinators(brokers)
     known: set[tuple[int, str, int]] = set()
     for node_id, connected in brokers.items():
         listed = await connected.call(
@@ -230,10 +236,21 @@ async def _known(brokers: Brokers, producers: Sequence[int]) -> set[tuple[int, s
     return known
 
 
+async def _check_coordinators(brokers: Brokers) -> None:
+    """Raises _NotReady if nobody was asked for some of the transactions: one may go on there."""
+    metadata = await all_topics(next(iter(brokers.values())))
+    for topic in metadata.topics:
+        for place in topic.partitions if topic.name == TRANSACTION_TOPIC else ():
+            if place.leader_id not in brokers:
+                name = f"{TRANSACTION_TOPIC}-{place.partition_index}"
+                raise _NotReady(f"{name} has no leader that answers")
+
+
 # --- 4 its end -----------------------------------------------------------------------------------
 
 
-async def _abort(connected: PeerConnection, left: HangingTransaction) -> ErrorCode:
+async def _abort(connected: PeerConnection, left: HangingTransaction) -> str:
+    """Returns why it is still open, nothing if it is not."""
     marker = WritableTxnMarker(
         producer_id=left.producer_id,
         producer_epoch=left.producer_epoch,
@@ -250,4 +267,5 @@ async def _abort(connected: PeerConnection, left: HangingTransaction) -> ErrorCo
         for topic in result.topics
         for place in topic.partitions
     ]
-    return ErrorCode(codes[0]) if codes else ErrorCode.UNKNOWN_SERVER_ERROR
+    code = codes[0] if codes else ErrorCode.UNKNOWN_SERVER_ERROR
+    return error_text(code, None) if code else ""

@@ -90,8 +90,8 @@ def _end_transactions(connection: ClusterConnection, taken: Sequence[LostPartiti
     except ToolFailure as failure:
         say(str(failure))
         return False
-    for left, code in ended.items():
-        say(f"{left} is {'aborted' if not code else f'still open: {code.name}'}")
+    for left, reason in ended.items():
+        say(f"{left} is {f'still open: {reason}' if reason else 'aborted'}")
     return not any(ended.values())
 
 

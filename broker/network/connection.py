@@ -165,7 +165,7 @@ class Connection:
         transport.start_reading(self._on_readable)
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else "busy" if self._busy else "reading"
+        state = "closed" if self.closed else "busy" if self.is_busy else "reading"
         return f"<Connection {self.peer} {state} pending={self._frames.pending_bytes}>"
 
     # --- receiving ---------------------------------------------------------------------------
@@ -222,11 +222,11 @@ class Connection:
         pending = self._pending
         try:
             while not self._busy and not self.closed:
+                if pending and self._must_wait():
+                    break
                 if turn_ends_s and self._clock.monotonic_s() > turn_ends_s:
                     self._busy = True
                     self._loop.call_soon(self._next_turn)
-                    break
-                if pending and self._must_wait():
                     break
                 frame = self._frames.next_frame()
                 if frame is None:
@@ -250,6 +250,11 @@ class Connection:
                         if self._writing:
                             break
         except (FrameError, CloseConnectionError) as error:
+            if pending:
+                # Records of earlier requests may be stored: these are answered first.
+                self._on_refused(self.peer, str(error))
+                self._queue(ClosingParts((), str(error)))
+                return
             # Sends the answers of earlier requests, as far as the socket takes them now.
             self._send(sys.maxsize)
             self._refuse(error)

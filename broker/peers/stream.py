@@ -3,7 +3,7 @@
 frame = length i32 | content
 
 A frame of which only the beginning has come gets memory of its own, and the rest is received there:
-the records that a follower fetches are copied by nobody.
+of the records that a follower fetches, only the first BUFFER_BYTES are copied.
 """
 
 from __future__ import annotations

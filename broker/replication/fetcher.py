@@ -73,7 +73,7 @@ class Fetcher:
         self._delayed: dict[Key, Followed] = {}
         # Truncations, which wait for the disk, and restarts behind the archive, which wait for the
         # store: at most one for each partition.
-        self._restarts: set[Key] = set()
+        self._at_work: set[Key] = set()
         self._woken = asyncio.Event()
         self._quiet_log = QuietLog(log, clock)
 
@@ -160,11 +160,15 @@ class Fetcher:
         gone: list[Key] = []
         for key in self._followed if self.leader.session.is_full else changed:
             followed = self._followed.get(key)
-            if followed is not None and followed.is_ready(now_s):
+            if followed is not None and self._is_ready(key, followed, now_s):
                 wanted[key] = followed.asked
             else:
                 gone.append(key)
         return wanted, gone
+
+    def _is_ready(self, key: Key, followed: Followed, now_s: float) -> bool:
+        """Nothing is appended to a log that is about to be cut."""
+        return followed.is_ready(now_s) and key not in self._at_work
 
     def _hold_back(self) -> None:
         """Leaves out partitions that are throttled, and not in sync, while the rate is exceeded."""
@@ -180,7 +184,7 @@ class Fetcher:
 
     def _end_delays(self) -> None:
         now_s = self._clock.monotonic_s()
-        ended = [key for key, one in self._delayed.items() if one.is_ready(now_s)]
+        ended = [key for key, one in self._delayed.items() if self._is_ready(key, one, now_s)]
         for key in ended:
             del self._delayed[key]
             self._changed[key] = None
@@ -295,7 +299,7 @@ class Fetcher:
             self._say(followed.partition, "no offsets from the leader", str(error))
             self._delay([key])
         except StorageError as error:
-            self._fail(key, followed, str(error))
+            self._note_failure(key, followed, error)
         else:
             self._changed[key] = None
 
@@ -304,8 +308,8 @@ class Fetcher:
     def _begin_truncation(self, key: Key, followed: Followed, offset: Offset) -> None:
         """The disk may take long, or hang: other partitions go on."""
         self._delay([key])
-        if key not in self._restarts:
-            self._restarts.add(key)
+        if key not in self._at_work:
+            self._at_work.add(key)
             self._spawn(self._truncate(key, followed, offset))
 
     async def _truncate(self, key: Key, followed: Followed, offset: Offset) -> None:
@@ -321,7 +325,7 @@ class Fetcher:
             # Other partitions go on, and this one is tried again.
             log.exception("truncation failed")
         finally:
-            self._restarts.discard(key)
+            self._end_work(key)
 
     def _end_delay(self, key: Key, followed: Followed) -> None:
         followed.delayed_until_s = 0.0
@@ -336,8 +340,8 @@ class Fetcher:
         if remote is None or remote.restart_replica is None:
             what = "log has to go on behind an archive that this broker has not"
             self._say(followed.partition, what, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE.name)
-        elif key not in self._restarts:
-            self._restarts.add(key)
+        elif key not in self._at_work:
+            self._at_work.add(key)
             self._spawn(self._restart(key, followed, remote.restart_replica))
 
     async def _restart(
@@ -350,14 +354,19 @@ class Fetcher:
                 self._changed[key] = None
         except DiskError as error:
             if self._followed.get(key) is followed:
-                self._fail(key, followed, str(error))
+                self._note_failure(key, followed, error)
         except StorageError as error:
             self._say(followed.partition, "log does not go on behind the archive", str(error))
         except Exception:
             # Other partitions go on, and this one is tried again.
             log.exception("restart behind the archive failed")
         finally:
-            self._restarts.discard(key)
+            self._end_work(key)
+
+    def _end_work(self, key: Key) -> None:
+        self._at_work.discard(key)
+        self._changed[key] = None
+        self._woken.set()
 
     def _say(self, partition: Partition, what: str, reason: str) -> None:
         where = partition.topic_partition

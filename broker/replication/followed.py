@@ -81,8 +81,10 @@ class Followed:
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether it has all that the leader's in-sync replicas had at the last answer."""
-        return UNKNOWN_OFFSET < self.leader_high_watermark <= self.offset
+        """Whether it has all that the leader's in-sync replicas had at the last answer, or may
+        have: the first one tells.
+        """
+        return self.leader_high_watermark <= self.offset
 
     def is_ready(self, now_s: float) -> bool:
         return not self.is_failed and self.delayed_until_s <= now_s

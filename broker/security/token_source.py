@@ -25,6 +25,8 @@ from strandline.storage.files import read_named
 
 # Of a token's time, as sasl.login.refresh.window.factor.
 _USED_UNTIL: Final = 0.8
+# Until a provider that did not answer is asked again, as long as there is a token.
+_RETRY_MS: Final = 60_000
 # Around the token of an answer.
 _ANSWER_BYTES_MAX: Final = 2 * TOKEN_BYTES_MAX
 _FILE: Final = "file://"
@@ -63,6 +65,8 @@ class TokenSource:
                 except NoToken:
                     if now_ms >= self._end_ms:
                         raise
+                    # Logins do not wait for it again meanwhile: it may hang.
+                    self._renew_ms = min(now_ms + _RETRY_MS, self._end_ms)
             return self._last
 
     def _read_file(self) -> str:

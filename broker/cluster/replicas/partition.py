@@ -325,6 +325,7 @@ class Partition:
             if self._is_gone:
                 raise PartitionGone(f"{self.topic_partition} was deleted")
             if not self.is_leader:
+                # Before `origin_of`, which asks what this log knows of the transaction.
                 raise NotLeader(f"{self.topic_partition} is led by broker {self.leader_id}")
             return self.append(records, origin=origin_of(records), records_checked=True)
         finally:
@@ -389,12 +390,11 @@ class Partition:
 
         Raises DiskError.
         """
-        local = self.log.local
-        if offset < local.recovery_point:
-            loop = asyncio.get_running_loop()
-            await result_of(
-                loop.run_in_executor(self._syncs(local), local.lower_recovery_point, offset)
-            )
+        local, loop = self.log.local, asyncio.get_running_loop()
+        # Also where nothing is to be lowered: another cut may be under way, and is awaited there.
+        await result_of(
+            loop.run_in_executor(self._syncs(local), local.lower_recovery_point, offset)
+        )
 
     def wait(self, waiter: HighWatermarkWaiter) -> None:
         self._waiters[waiter] = None

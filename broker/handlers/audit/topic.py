@@ -144,7 +144,7 @@ class RecordTopic:
             topic_id=self._others.topic_id(self._name),
             partitions=[partition],
         )
-        request = ProduceRequest(acks=1, timeout_ms=int(1000 * ANSWER_S_MAX), topics=[topic])
+        request = ProduceRequest(acks=-1, timeout_ms=int(1000 * ANSWER_S_MAX), topics=[topic])
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
                 answer = await self._others.ask(node_id, request, ProduceResponse)
@@ -152,9 +152,9 @@ class RecordTopic:
             self._wait(str(error) or f"broker {node_id} did not answer in {ANSWER_S_MAX:g} s")
             return False
         found = next((one for topic in answer.topics for one in topic.partitions), None)
-        code = ErrorCode.UNKNOWN_SERVER_ERROR if found is None else ErrorCode(found.error_code)
-        if code is not ErrorCode.NONE:
-            reason = f"broker {node_id}: {code.name}"
+        code = ErrorCode.UNKNOWN_SERVER_ERROR if found is None else found.error_code
+        if code:
+            reason = f"broker {node_id} answers with error {code}"
             if code not in _REFUSED:
                 self._wait(reason)
                 return False

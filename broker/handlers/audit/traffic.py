@@ -25,7 +25,7 @@ from strandline.broker.protocol.messages.produce import (
 )
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.security.acl import AclOperation
-from strandline.broker.security.identity import USER_TYPE
+from strandline.broker.security.identity import ANONYMOUS, USER_TYPE
 from strandline.storage.local.log.log import AppendInfo
 
 
@@ -72,7 +72,12 @@ class RecordedProduce(ProduceHandler):
         wanted: ProducePartition,
         asked: Asked,
     ) -> ProduceResponsePartition | None:
-        is_broker = asked.access is None and asked.listener == self._listener_of_brokers
+        # Who has not logged in may be anybody.
+        is_broker = (
+            asked.access is None
+            and asked.listener == self._listener_of_brokers
+            and asked.header.user != ANONYMOUS
+        )
         if partition.topic_partition.topic == self._record.topic and not is_broker:
             return ProduceResponsePartition(
                 index=wanted.index,

@@ -51,12 +51,15 @@ def _nearest(
         return None
     # One that is not in sync may never keep up with the consumer.
     in_sync = leading.in_sync.committed
-    reachable = {
-        one.node_id for one in leader_endpoints(image, in_sync, listener) if one.rack == rack
-    }
     near = [
         (one.end_offset, one.caught_up_ms, one.broker_id)
         for one in leading.followers()
-        if one.broker_id in reachable and one.log_start_offset <= offset <= one.end_offset
+        if one.broker_id in in_sync
+        and (broker := image.brokers.get(one.broker_id)) is not None
+        and broker.rack == rack
+        and one.log_start_offset <= offset <= one.end_offset
     ]
-    return max(near)[-1] if near else None
+    for *_, node_id in sorted(near, reverse=True):
+        if next(leader_endpoints(image, (node_id,), listener), None) is not None:
+            return node_id
+    return None

@@ -57,7 +57,9 @@ def read_for(
 
 
 def _came(session: ReplicaSession, one: FollowedPartition, done: asyncio.Task[object]) -> None:
-    if done.cancelled():
+    begun = session.cold_reads.get(one)
+    if begun is None or begun.outcome is not done:
+        # Nobody wants it any more.
         return
     session.dirty[one] = None
     if session.on_news is not None:

@@ -201,7 +201,11 @@ class ReplicaFetches:
                 at_least_one_batch=fetch.total_bytes == 0,
             )
             if read is None and not self._has_archive(fetch.session.broker_id):
-                archived = read_for(fetch.session, one, partition, max(budget, 0))
+                if fetch.total_bytes and budget <= 0:
+                    # The next answer has room for it.
+                    answer = records_answer(index, partition, (), 0, Isolation.READ_UNCOMMITTED)
+                    return answer, False
+                archived = read_for(fetch.session, one, partition, one.partition_bytes_max)
                 if archived is None:
                     answer = records_answer(index, partition, (), 0, Isolation.READ_UNCOMMITTED)
                     return answer, one in fetch.session.cold_reads
@@ -230,6 +234,8 @@ class ReplicaFetches:
         self, fetch: _Fetch, index: int, partition: Partition, read: RemoteRead
     ) -> FetchResponsePartition:
         fetch.total_bytes += read.size_bytes
+        # It was taken from the session, and would have to be read again after a wait.
+        fetch.must_answer = True
         partition.traffic.remote_bytes_out += read.size_bytes
         return records_answer(
             index, partition, read.buffers, read.size_bytes, Isolation.READ_UNCOMMITTED

@@ -244,7 +244,7 @@ class ProduceHandler:
         request: ProduceRequest,
         partition: Partition,
         wanted: ProducePartition,
-        asked: Asked,  # who keeps a record asks it
+        asked: Asked,  # RecordedProduce looks who it is
     ) -> ProduceResponsePartition | None:
         """Returns the answer to a batch that is refused before its records are read."""
         partition.traffic.produce_requests += 1

@@ -22,6 +22,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -137,9 +138,12 @@ def serve_forks(
     """
     # Ctrl-C is for the supervisor, and so is what ends a whole group.
     os.setsid()
-    former = {number: signal.signal(number, signal.SIG_IGN) for number in _ENDING}
+    # Blocked and not ignored: one that is meant for a process may come before it has handlers.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     for name in modules:
         importlib.import_module(name)
+    # A lock that another thread held would stay locked in a process.
+    assert threading.active_count() == 1, threading.enumerate()
     # A collection in a process would write to all that it shares with the others.
     gc.freeze()
     while True:
@@ -157,8 +161,7 @@ def serve_forks(
             else:
                 if pid == 0:
                     requests.close()
-                    for number, handler in former.items():
-                        signal.signal(number, handler)
+                    signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
                     _take_place(request["name"], streams)
                     return become(request["words"])
                 answer = {"pid": pid}

@@ -24,7 +24,12 @@ from typing import Final
 
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.server.process import notify_manager, print_or_log
-from strandline.broker.server.supervisor.folders import become_several, locked, lost_controller
+from strandline.broker.server.supervisor.folders import (
+    PROPERTIES_FILE,
+    become_several,
+    locked,
+    lost_controller,
+)
 from strandline.broker.server.supervisor.fork_server import (
     ForkedProcess,
     ForkServer,
@@ -52,7 +57,6 @@ _LIVED_S: Final = 10.0
 # Of a process that never was ready: a port that is taken does not become free by waiting.
 FIRST_STARTS_MAX: Final = 3
 _READY: Final = b"strandline ready:"
-_PROPERTIES_FILE: Final = "supervised.properties"
 # With what these load themselves, it is all that controllers and brokers run.
 _MODULES: Final = ("strandline.broker.server.controller", "strandline.broker.server.seat")
 _MODULES_OF_ARCHIVE: Final = ("strandline.broker.server.parts.shared_archive",)
@@ -248,14 +252,16 @@ class Child:
 
     async def stop(self) -> None:
         """Ends the process, and waits for it."""
-        if self._process is not None and self._process.returncode is None:
+        if self._process is not None:
             self._process.terminate()
-            try:
-                await asyncio.wait_for(self._ended.wait(), STOP_S_MAX)
-            except TimeoutError:
-                log.error("process killed", extra={"fields": {"node": self.node.name}})
+        try:
+            await asyncio.wait_for(self._ended.wait(), STOP_S_MAX)
+        except TimeoutError:
+            # It may be another one than that of before: one that was just started.
+            log.error("process killed", extra={"fields": {"node": self.node.name}})
+            if self._process is not None:
                 self._process.kill()
-        await self._ended.wait()
+            await self._ended.wait()
 
     async def _run_once(self) -> int:
         if self.node.is_controller and (lost := lost_controller(self.node.folders[0])):
@@ -295,7 +301,7 @@ class Child:
         text = "".join(f"{key}={_escaped(text)}\n" for key, text in self.node.properties.items())
         failed: OSError | None = None
         for folder in self.node.folders:
-            path = folder / _PROPERTIES_FILE
+            path = folder / PROPERTIES_FILE
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)

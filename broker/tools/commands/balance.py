@@ -6,11 +6,11 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
-from strandline.broker.tools.client.printing import Json, print_json, say
+from strandline.broker.tools.client.printing import Json, print_json, remark, say
 from strandline.broker.tools.client.tables import Column, print_table
 from strandline.broker.tools.commands.command_parser import action_parser, chosen_connection
 from strandline.broker.tools.commands.options import Commands, add_json
-from strandline.broker.tools.nodes.balance import PlannedPartition, plan_balance, shares
+from strandline.broker.tools.nodes.balance import MOVES_MAX, PlannedPartition, plan_balance, shares
 from strandline.storage.plurals import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _balance(options: argparse.Namespace) -> int:
 
     refused = asked(connection, partial(carry_out, plan=plan, on_portion=on_portion))
     for name, reason in refused.items():
-        say(f"{name} is not as planned: {reason}")
+        (remark if options.json else say)(f"{name} is not as planned: {reason}")
     return INCOMPLETE if refused else 0
 
 
@@ -134,6 +134,8 @@ def _print(found: Placement, plan: list[PlannedPartition]) -> None:
         f" {human_bytes(sum(one.copied_bytes for one in moved))} to be copied;"
         f" {counted(len(plan) - len(moved), 'partition')} with another first replica alone"
     )
+    if sum(one.new_count for one in moved) >= MOVES_MAX:
+        say("there may be more: run it again after this")
 
 
 def _nodes(ids: tuple[int, ...]) -> str:

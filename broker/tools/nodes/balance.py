@@ -19,7 +19,7 @@ from typing import Final
 
 # Part of the mean by which the bytes of a broker may differ from it.
 BYTES_TOLERANCE: Final = 0.1
-# Moves of replicas in one plan: each looks at all partitions.
+# Moves of replicas in one plan: each looks at all partitions. The next plan goes on.
 MOVES_MAX: Final = 1000
 
 
@@ -30,7 +30,6 @@ class PlacedPartition:
     topic: str
     partition: int
     replicas: tuple[int, ...]
-    leader: int
     size_bytes: int
 
     @property
@@ -51,10 +50,14 @@ class PlannedPartition:
         return set(self.replicas) != set(self.before.replicas)
 
     @property
+    def new_count(self) -> int:
+        """How many replicas move."""
+        return len(set(self.replicas) - set(self.before.replicas))
+
+    @property
     def copied_bytes(self) -> int:
         """What new replicas fetch."""
-        new = set(self.replicas) - set(self.before.replicas)
-        return len(new) * self.before.size_bytes
+        return self.new_count * self.before.size_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -134,7 +134,7 @@ async def _ask(connected: PeerConnection) -> Nodes:
     except PeerError as error:
         raise Unasked(str(error)) from None
     if found.error_code:
-        raise Unasked(_text(found.error_code, found.error_message))
+        raise Unasked(error_text(found.error_code, found.error_message))
     brokers = [
         RegisteredBroker(
             node_id=one.broker_id,
@@ -165,12 +165,12 @@ async def _quorum(connected: PeerConnection) -> MetadataQuorum:
         DescribeQuorumRequest(topics=[topic]), DescribeQuorumResponse, timeout_s=ANSWER_S_MAX
     )
     if answer.error_code:
-        raise Unasked(_text(answer.error_code, answer.error_message))
+        raise Unasked(error_text(answer.error_code, answer.error_message))
     found = next((one for topic in answer.topics for one in topic.partitions), None)
     if found is None:
         raise Unasked("an answer without the metadata log")
     if found.error_code:
-        raise Unasked(_text(found.error_code, found.error_message))
+        raise Unasked(error_text(found.error_code, found.error_message))
     places = {one.node_id: one.listeners for one in answer.nodes}
     of_leader = next(iter(places.get(found.leader_id, ())), None)
     return MetadataQuorum(
@@ -193,7 +193,8 @@ def _known(time_ms: int) -> int | None:
     return None if time_ms == UNKNOWN_MS else time_ms
 
 
-def _text(code: int, message: str | None) -> str:
+def error_text(code: int, message: str | None) -> str:
+    """Returns the name of an error, and what was said of it."""
     try:
         name = ErrorCode(code).name
     except ValueError:

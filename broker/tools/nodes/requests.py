@@ -15,11 +15,10 @@ from strandline.broker.protocol.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from strandline.broker.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.protocol.schema.schema import Request, Response
 from strandline.broker.tools.client.connection import ClusterConnection
 from strandline.broker.tools.client.failures import ToolFailure
-from strandline.broker.tools.nodes.quorum import Unasked, ask_first
+from strandline.broker.tools.nodes.quorum import Unasked, ask_first, error_text
 
 ANSWER_S_MAX: Final = 30.0
 
@@ -85,12 +84,3 @@ def check(code: int, message: str | None, what: str) -> None:
     """Raises ToolFailure for an error."""
     if code:
         raise ToolFailure(f"{what}: {error_text(code, message)}")
-
-
-def error_text(code: int, message: str | None) -> str:
-    """Returns the name of an error, and what was said of it."""
-    try:
-        name = ErrorCode(code).name
-    except ValueError:
-        name = str(code)
-    return f"{name}: {message}" if message else name

@@ -401,12 +401,18 @@ class ProducerState:
         """Takes the guard away unless the marker is known to end an earlier transaction.
 
         In version 2 a marker has the epoch of the next transaction, whose first batch may be asked
-        about while the coordinator still waits for this marker to be replicated.
+        about while the coordinator still waits for this marker to be replicated. Only an earlier
+        one that is open here proves that: in version 1 a marker has its own transaction's epoch.
         """
         guard = self._guards.get(producer_id)
-        if guard is None or (entry is not None and entry.epoch < epoch == guard.epoch):
-            return
-        del self._guards[producer_id]
+        is_of_earlier = (
+            guard is not None
+            and entry is not None
+            and entry.transaction_first_offset != NO_TRANSACTION
+            and entry.epoch < epoch == guard.epoch
+        )
+        if not is_of_earlier:
+            self._guards.pop(producer_id, None)
 
     def _open_transaction(self, entry: ProducerEntry, first_offset: int) -> None:
         self._guards.pop(entry.producer_id, None)

@@ -20,7 +20,7 @@ from strandline.storage.model import Offset
 class RecoveryPoint:
     """The exclusive offset below which recovery trusts the log unread. Thread-safe."""
 
-    __slots__ = ("_is_cutting", "_lock", "cut_count", "offset")
+    __slots__ = ("_cuts", "_is_cutting", "_lock", "cut_count", "offset")
 
     def __init__(self) -> None:
         self.offset: Offset = 0
@@ -28,6 +28,8 @@ class RecoveryPoint:
         self.cut_count = 0
         self._is_cutting = False
         self._lock = threading.Lock()
+        # Held for a whole cut: one after the other.
+        self._cuts = threading.Lock()
 
     def raise_to(self, offset: Offset, *, cut_count: int) -> None:
         """Raises it after a sync; `cut_count` is from before the log's end was read."""
@@ -40,8 +42,13 @@ class RecoveryPoint:
         """Lowers it to `offset` while the body truncates the log there.
 
         `write_down` makes the lower one durable before new records can replace synced ones. If it
-        raises, the error is passed to the caller and nothing has changed.
+        raises, the error is passed to the caller and nothing has changed. Another cut waits.
         """
+        with self._cuts, self._cutting(offset, write_down):
+            yield
+
+    @contextmanager
+    def _cutting(self, offset: Offset, write_down: Callable[[], None] | None) -> Iterator[None]:
         with self._lock:
             self.cut_count += 1
             self._is_cutting = True

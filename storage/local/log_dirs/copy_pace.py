@@ -30,8 +30,8 @@ class CopyPace:
         return min(PIECE_BYTES_MAX, max(self._bytes_max(), _PIECE_BYTES_MIN))
 
     def copied(self, size_bytes: int) -> None:
-        if self._bytes_max() < LONG_MAX:
-            self.pause_s()
+        if (rate := self._bytes_max()) < LONG_MAX:
+            self._fill(rate)
             self._bucket.take(size_bytes)
 
     def pause_s(self) -> float:
@@ -39,10 +39,16 @@ class CopyPace:
         rate = self._bytes_max()
         if rate == LONG_MAX:
             return 0.0
-        # With a rate of 0 the copy stands still, for any practical purpose.
+        return min(self._bucket.debt_ms(self._fill(rate)) / 1000, PAUSE_S_MAX)
+
+    def _fill(self, rate: int) -> int:
+        """Brings the bucket up to now; returns the rate that it has.
+
+        With a rate of 0 the copy stands still, for any practical purpose.
+        """
         rate = max(rate, 1)
         self._bucket.tokens(self._clock.monotonic_s(), per_s=rate, burst=rate)
-        return min(self._bucket.debt_ms(rate) / 1000, PAUSE_S_MAX)
+        return rate
 
 
 def unbounded(clock: Clock) -> CopyPace:

@@ -10,8 +10,13 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.broker import eventually
+from strandline.broker.protocol.schema.errors import ErrorCode
+from tests.support.broker import BrokerProcess, eventually
+from tests.support.controller import ControllerProcess
 from tests.support.several_brokers import SeveralBrokers
+from tests.support.wire import WireClient
+from tests.system.calls import batch, create_topic, describe_topic, produce
+from tests.system.cluster.bounced import SETTINGS
 
 pytestmark = [pytest.mark.slow, pytest.mark.crash]
 
@@ -43,6 +48,29 @@ def create(cluster: SeveralBrokers, number: int, name: str) -> None:
     """At one broker, which has it in its record."""
     admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{cluster.port + number}"})
     admin.create_topics([NewTopic(name, 1, 1)])[name].result(WAIT_S)
+
+
+def test_a_client_that_comes_by_the_listener_of_brokers_writes_nothing(tmp_path: Path) -> None:
+    """Without a login and an authorizer it could be anybody."""
+    controller = ControllerProcess(tmp_path / "controller")
+    settings = {
+        **SETTINGS,
+        "node.id": "1",
+        "controller.quorum.bootstrap.servers": controller.bootstrap,
+        "strandline.audit.topic": TOPIC,
+    }
+    broker = BrokerProcess(tmp_path / "broker", settings=settings)
+    try:
+        controller.start()
+        broker.start()
+        with WireClient(broker.port) as client:
+            create_topic(client, "a")
+            eventually(lambda: not describe_topic(client, TOPIC).error_code)
+            code = produce(client, TOPIC, batch(value=b"{}")).error_code
+        assert code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    finally:
+        broker.kill()
+        controller.kill()
 
 
 def test_what_each_broker_was_asked_is_in_the_topic_also_after_its_leader_died(

@@ -84,6 +84,8 @@ class Told:
     found: list[str] = field(default_factory=list)
     acknowledged: int = 0
     read: int = 0
+    # Rows that the lake has.
+    archived: int = 0
     troubles: int = 0
 
 
@@ -136,6 +138,7 @@ def play(folder: Path, seed: int, size: Size, say: Callable[[str], None]) -> Tol
         told.acknowledged += sum(1 for _ in outcome.events("acknowledged"))
         told.acknowledged += sum(offset for _, _, offset, _ in outcome.events("commit"))
         told.read += sum(1 for _ in outcome.events("read"))
+        told.archived += sum(map(len, (outcome.lake or {}).values()))
     told.found += [
         f"{one.name} fell over something: {text[text.index('Traceback') :][:2000]}"
         for one in machines.all

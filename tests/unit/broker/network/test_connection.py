@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 
 from strandline.broker.network.connection import PIPELINED_MAX, TURN_BYTES_MAX
-from strandline.broker.network.responses import Answer, DeferredAnswer, Parts, ThrottledParts
+from strandline.broker.network.responses import (
+    Answer,
+    CloseConnectionError,
+    DeferredAnswer,
+    Parts,
+    ThrottledParts,
+)
 from strandline.broker.network.transport import SLACK_BYTES
 from strandline.storage.clock import SystemClock
 from tests.unit.broker.network.connected import (
@@ -130,6 +136,8 @@ class Waiting:
             return self._late(content) if content.endswith(b"later") else [content]
         if content == WAITING + b" at once":
             return [content]
+        if content == WAITING + b" is bad":
+            raise CloseConnectionError("bad")
         self.waits.append(DeferredAnswer(goes_on_with=WAITING))
         return self.waits[-1]
 
@@ -235,6 +243,22 @@ def test_a_client_that_is_muted_after_an_answer_is_not_read_meanwhile() -> None:
             assert await receive(client, 1) == b"1"
             _send(client, b"w2")
             await _until_handled(handler, 1)
+
+    asyncio.run(main())
+
+
+def test_requests_before_one_that_ends_the_connection_are_answered() -> None:
+    """Their records are stored: a producer without an answer would send them again."""
+
+    async def main() -> None:
+        async with _waiting() as (handler, client):
+            _send(client, b"w1", b"w2", b"w is bad", b"w3")
+            await _until_handled(handler, 3)
+            for number in (0, 1):
+                handler.waits[number].complete([b"answer %d" % number])
+            assert await receive(client, 16) == b"answer 0answer 1"
+            await _until_handled(handler, 3)
+            assert client.recv(1) == b""
 
     asyncio.run(main())
 

@@ -70,6 +70,29 @@ def test_a_token_that_has_not_ended_serves_while_the_provider_is_away() -> None:
         tokens.read(clock)
 
 
+def test_logins_do_not_wait_each_for_a_provider_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = ManualClock(SystemClock().now_ms())
+    asked = []
+
+    def read_url(*_: object, **__: object) -> bytes:
+        asked.append(clock.now_ms())
+        if len(asked) > 1:
+            raise TimeoutError("no whole answer within 10 s")
+        return b'{"access_token": "%s"}' % issued(10 * LIFETIME_S).encode()
+
+    monkeypatch.setattr(token_source, "read_url", read_url)
+    tokens = source("https://provider")
+    first = tokens.read(clock)
+    clock.advance_ms(9 * LIFETIME_S * 1000)
+    assert [tokens.read(clock) for _ in range(3)] == [first] * 3
+    assert len(asked) == 2
+    clock.advance_ms(LIFETIME_S * 1000)
+    with pytest.raises(NoToken):
+        tokens.read(clock)
+
+
 @pytest.mark.parametrize("change", [{"secret": "wrong"}, {"scope": "another"}])
 def test_a_provider_that_refuses_the_client_is_named_and_the_secret_is_not(
     change: dict[str, str],

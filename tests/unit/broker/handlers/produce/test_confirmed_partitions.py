@@ -223,6 +223,17 @@ def test_the_marker_of_the_transaction_before_leaves_the_answer_valid(world: Wor
     assert not producers.is_verified(PRODUCER, guard)
 
 
+def test_the_marker_of_the_same_transaction_makes_the_answer_void(world: World) -> None:
+    """Also where the producer had another epoch before, as after a restart in version 1."""
+    world.node_id = 2
+    world.send(0, confirmed=asyncio.run(world.asked_elsewhere()))
+    world.write_marker()
+    producers = world.log.producers
+    guard = producers.begin_verification(PRODUCER, 1)
+    world.write_marker(epoch=1)
+    assert not producers.is_verified(PRODUCER, guard)
+
+
 def test_what_a_coordinator_elsewhere_refuses_is_refused(world: World) -> None:
     world.node_id, world.code = 2, ErrorCode.COORDINATOR_NOT_AVAILABLE
     confirmed = asyncio.run(world.asked_elsewhere())

@@ -16,9 +16,7 @@ MB = 1 << 20
 
 
 def placed(number: int, *replicas: int, size: int = MB) -> PlacedPartition:
-    return PlacedPartition(
-        topic="t", partition=number, replicas=replicas, leader=replicas[0], size_bytes=size
-    )
+    return PlacedPartition(topic="t", partition=number, replicas=replicas, size_bytes=size)
 
 
 def after(
