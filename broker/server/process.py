@@ -228,7 +228,7 @@ class GarbageCollector:
         """A callback of `gc.callbacks`; runs in the thread that allocated the last object."""
         if phase != "stop" or info["generation"] != _FULL or self._is_due:
             return
-        survivors = len(gc.get_objects(generation=_FULL))
+        survivors = _count_old()
         if survivors <= self._old_max:
             return
         gc.freeze()
@@ -245,3 +245,13 @@ class GarbageCollector:
         self._alive, self._frozen = gc.get_freeze_count(), 0
         self._is_due = False
         self.complete_scans += 1
+
+
+def _count_old() -> int:
+    """Returns how many objects the oldest generation has.
+
+    The list of them also has each tuple that another thread is still filling from an iterator, whom
+    a second reference makes fail (SystemError): no thread may run before the list is gone. None
+    does, because no bytecode is between.
+    """
+    return sum(map(len, map(gc.get_objects, (_FULL,))))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,3 +70,41 @@ def test_a_frozen_cycle_is_found_when_as_much_was_frozen_as_lives() -> None:
             assert made.complete_scans == 1
 
     asyncio.run(main())
+
+
+def test_a_tuple_that_another_thread_fills_stays_whole() -> None:
+    """Such as the records of a coordinator's log, which a worker decodes."""
+    failures: list[SystemError] = []
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def numbers() -> Iterator[int]:
+        yield 0
+        begun.set()
+        goes_on.wait()
+        yield from range(100)
+
+    def fill() -> None:
+        try:
+            tuple(numbers())
+        except SystemError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=fill)
+
+    def let_it_run(_frame: object, event: str, function: object) -> None:
+        if event == "c_return" and function is gc.get_objects:
+            goes_on.set()
+            thread.join()
+
+    async def main() -> None:
+        with collector(old_max=10**9, frozen_max=10**9):
+            thread.start()
+            begun.wait()
+            sys.setprofile(let_it_run)
+            gc.collect()
+            sys.setprofile(None)
+
+    asyncio.run(main())
+    goes_on.set()
+    thread.join()
+    assert failures == []
