@@ -113,7 +113,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archived]:
     bucket = folder / "bucket"
     bucket.mkdir()
     settings = {**REMOTE, **QUICK, "strandline.remote.url": f"file://{bucket}"}
-    controller = kafka_controller(folder / "controller", REMOTE)
+    # Longer than a broker on a busy machine is silent.
+    sessions = {"broker.session.timeout.ms": "15000"}
+    controller = kafka_controller(folder / "controller", {**REMOTE, **sessions})
     apache = kafka_broker(folder / "apache", controller)
     ours, second = (
         strandline_broker(folder / f"ours-{node}", controller, node_id=node, settings=settings)

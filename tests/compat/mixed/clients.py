@@ -26,7 +26,7 @@ from confluent_kafka import (
 
 from tests.support import broker
 
-WAIT_S = 120.0
+WAIT_S = 300.0
 PAUSE_S = 0.03
 MONTH_MS = 30 * 24 * 3_600_000
 # From one record to the next.
@@ -131,7 +131,7 @@ class Committing(Client):
             {
                 "bootstrap.servers": bootstrap,
                 "transactional.id": f"to-{topic}",
-                "transaction.timeout.ms": 60_000,
+                "transaction.timeout.ms": 600_000,
                 "linger.ms": 0,
             }
         )
@@ -170,7 +170,7 @@ class Reading(Client):
 
     def __init__(self, bootstrap: str, topic: str, group: str, protocol: str) -> None:
         super().__init__()
-        self.topic = topic
+        self.topic, self.group = topic, group
         self.read: dict[int, list[tuple[int, bytes]]] = {}
         self.committed: dict[int, int] = {}
         self._consumer = Consumer(
@@ -196,7 +196,9 @@ class Reading(Client):
         values = self.read.setdefault(partition, [])
         if values and offset <= values[-1][0]:
             # After a rebalance what was not committed comes once more, and nothing else.
-            assert offset >= self.committed.get(partition, 0), "what was committed came again"
+            committed = self.committed.get(partition, 0)
+            where = f"{self.topic}-{partition}, {self.group}"
+            assert offset >= committed, f"{where}: {offset} came after a commit of {committed}"
             assert (offset, value) in values, "another record of the same offset"
             return
         values.append((offset, value))

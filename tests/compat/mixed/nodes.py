@@ -22,7 +22,7 @@ from tests.support.ports import ReservedPort
 
 CLUSTER_ID = "bWl4ZWQtY2x1c3Rlci1pZA"
 CONTROLLER_ID, KAFKA_ID, STRANDLINE_ID, SECOND_ID = 100, 1, 9, 8
-START_S, STOP_S = 120.0, 60.0
+START_S, STOP_S = 300.0, 60.0
 HEAP = ("-Xmx256m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 NEWEST = kafka_version()
 # The default metadata.version of each, from the oldest release with whose controllers we take part.
