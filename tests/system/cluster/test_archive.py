@@ -542,6 +542,7 @@ def first_committed(brokers: SeveralBrokers, topic: str, number: int) -> bytes |
 
 
 @pytest.mark.s3
+@pytest.mark.heavy
 def test_what_was_archived_is_restored_as_one_broker(tmp_path: Path, s3_bucket: S3Bucket) -> None:
     """From a bucket of S3, which a read-only replica has followed meanwhile."""
     archived = Archived(tmp_path, s3_bucket)

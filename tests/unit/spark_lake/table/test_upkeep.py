@@ -189,9 +189,7 @@ def test_small_files_become_few_and_every_value_stays(orders: ArchiveBuilder) ->
     assert sync(orders).commits == 0
 
 
-@pytest.mark.parametrize(
-    "point", all_but(["upkeep.before-commit", "upkeep.after-expire"], UPKEEP_POINTS)
-)
+@pytest.mark.parametrize("point", all_but(["upkeep.before-commit"], UPKEEP_POINTS))
 def test_after_a_death_at_any_step_of_maintenance_the_next_one_completes_it(
     orders: ArchiveBuilder, point: str
 ) -> None:
@@ -395,6 +393,7 @@ def test_a_table_keeps_follows_or_ages(synced: ArchiveBuilder) -> None:
     assert sync(synced).commits == 0
 
 
+@pytest.mark.heavy
 def test_retention_drops_rejected_rows_too(orders: ArchiveBuilder) -> None:
     sync(orders, NUMBERED, **REJECT)
     orders.move_log_start("orders", 40, partition=0)
@@ -505,6 +504,7 @@ def test_a_table_of_another_catalog_at_the_same_place_is_not_taken_for_orphans(
     check_is_clean(make_run(synced))
 
 
+@pytest.mark.heavy
 def test_maintenance_leaves_a_table_alone_that_lies_below_its_own(orders: ArchiveBuilder) -> None:
     below = {"table": "lake.orders.sub"}
     sync(orders)
