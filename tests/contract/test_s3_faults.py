@@ -419,6 +419,7 @@ def test_each_part_is_tried_again(
 
 
 @pytest.mark.parametrize("in_parts", [False, heavy(True)])
+@pytest.mark.heavy
 def test_an_upload_that_drips_is_given_up_and_sent_again(
     direct: ObjectStore,
     s3_bucket: S3Bucket,

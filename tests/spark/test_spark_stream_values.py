@@ -92,6 +92,7 @@ def rows(spark: SparkSession, folder: Path) -> dict[int, Any]:
     return {row["offset"]: row["value"] and json.loads(row["value"]) for row in found}
 
 
+@pytest.mark.heavy
 def test_a_schema_that_changes_under_a_stream_costs_no_row(
     spark: SparkSession, tmp_path: Path, registry: FakeRegistry
 ) -> None:

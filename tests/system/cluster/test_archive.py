@@ -213,6 +213,7 @@ def test_each_broker_archives_what_it_leads(cluster: Archived) -> None:
     assert "whole" in cluster.run("archive", "verify", "--topic", "shared")
 
 
+@pytest.mark.heavy
 def test_a_killed_broker_goes_on_with_its_archive_under_its_next_epoch(cluster: Archived) -> None:
     cluster.create("killed")
     fill(cluster.brokers, "killed", [b"%d" % number for number in range(300)])
@@ -626,6 +627,7 @@ def test_a_cluster_of_which_no_disk_is_left_is_a_cluster_again_from_its_bucket(
     assert "whole" in lost.run("archive", "verify")
 
 
+@pytest.mark.heavy
 def test_the_archive_of_a_lone_broker_goes_on_as_that_of_several(tmp_path: Path) -> None:
     archived = Archived(tmp_path)
     values = [b"%d" % number for number in range(300)]

@@ -68,7 +68,7 @@ def test_after_a_sync_was_killed_at_any_step_the_next_one_completes_both_tables(
     assert_each_value_is_in_one_table(table, 80)
 
 
-@pytest.mark.parametrize("point", all_but(["upkeep.after-commit"], UPKEEP_POINTS))
+@pytest.mark.parametrize("point", all_but([], UPKEEP_POINTS))
 def test_after_a_maintenance_was_killed_at_any_step_the_next_one_completes_it(
     table: BucketTable, point: str
 ) -> None:

@@ -193,6 +193,7 @@ def test_the_broker_goes_on_while_the_store_is_away_and_archives_by_itself_after
         consumer.close()
 
 
+@pytest.mark.heavy
 def test_a_broker_starts_without_its_store_and_catches_up(
     make_broker: MakeBroker, archive: Archive, fault_proxy: FaultProxy
 ) -> None:

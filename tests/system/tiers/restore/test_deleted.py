@@ -69,6 +69,7 @@ def check_restores(make_broker: MakeBroker, border: int) -> None:
         assert committed(groups, GROUP, TOPIC) == border // 2
 
 
+@pytest.mark.heavy
 def test_what_is_deleted_beside_the_topics_is_told_and_written_again_by_a_running_broker(
     make_broker: MakeBroker, archive: Archive, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -333,6 +333,7 @@ def test_files_of_a_running_sync_stay_and_old_ones_without_a_commit_go(
     assert not young & set(data_files(synced))
 
 
+@pytest.mark.heavy
 def test_the_second_table_is_used_with_the_first_one_and_not_alone(
     orders: ArchiveBuilder,
 ) -> None:
@@ -421,6 +422,7 @@ def test_retention_rewrites_no_file_that_keeps_all_its_rows(orders: ArchiveBuild
     check_is_clean(make_run(orders))
 
 
+@pytest.mark.heavy
 def test_a_check_counts_rejected_rows_and_finds_one_that_is_in_both_tables(
     orders: ArchiveBuilder,
 ) -> None:
