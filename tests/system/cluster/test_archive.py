@@ -30,6 +30,7 @@ from strandline.broker.protocol.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from strandline.broker.protocol.messages.describe_producers import (
+    DescribeProducersPartition,
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeProducersTopic,
@@ -44,6 +45,7 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.keys import GROUPS_PREFIX, state_key
 from strandline.storage.remote.manifest import store as manifest_store
@@ -362,7 +364,14 @@ def told_by(
         topics=[DescribeProducersTopic(name=topic, partition_indexes=[0])]
     )
     with WireClient(cluster.brokers.port + node_id - 1) as client:
-        described = client.ask(producers, DescribeProducersResponse, 0).topics[0].partitions[0]
+
+        def describe() -> DescribeProducersPartition | None:
+            found = client.ask(producers, DescribeProducersResponse, 0).topics[0].partitions[0]
+            # One that has begun to lead may not know yet what the archive has.
+            return None if found.error_code == ErrorCode.KAFKA_STORAGE_ERROR else found
+
+        described = eventually(describe)
+        assert isinstance(described, DescribeProducersPartition)
         assert described.error_code == 0
         active = sorted(
             (one.producer_id, one.producer_epoch, one.last_sequence)
