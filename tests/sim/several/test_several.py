@@ -24,8 +24,9 @@ from tests.support.heavy import first
 SEEDS = range(40)
 
 
+# The first world is played twice by those who look at the trace.
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", first(3, SEEDS))
+@pytest.mark.parametrize("seed", first(2, SEEDS[1:]))
 @pytest.mark.parametrize("clients", [records, transactions, groups])
 def test_what_clients_were_told_holds_whatever_happens_to_processes_and_links(
     clients: Clients, seed: int, tmp_path: Path
