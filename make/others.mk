@@ -136,7 +136,7 @@ check-monitoring: $(DEV) $(MINISTACK) $(PROMETHEUS) ## alert rules and dashboard
 
 .PHONY: dashboard-picture
 dashboard-picture: $(DEV) $(MINISTACK) $(PROMETHEUS) ## docs/assets/dashboard.svg, from the dashboard's queries over a broker at work (5 minutes)
-	@STRANDLINE_PROMETHEUS=$(dir $(PROMETHEUS)) $(PY) -m scripts.docs.dashboard_picture docs/assets/dashboard.svg
+	@STRANDLINE_PROMETHEUS=$(dir $(PROMETHEUS)) $(PY) -m tests.packaging.dashboard_picture docs/assets/dashboard.svg
 
 PACKAGING := bench-data/packaging/.installed
 

@@ -90,8 +90,8 @@ class _Box:
     height: float
 
 
-def svg_of(panels: Sequence[Panel], length_s: float) -> str:
-    """Returns the picture of panels over so many seconds."""
+def svg_of(panels: Sequence[Panel], length_s: float, step_s: float) -> str:
+    """Returns the picture of panels over so many seconds, which were asked for at each step."""
     width = COLUMNS * COLUMN_PX + GAP_PX
     height = max(one.y + one.height for one in panels) * UNIT_PX + GAP_PX
     parts = [
@@ -111,7 +111,7 @@ def svg_of(panels: Sequence[Panel], length_s: float) -> str:
         if panel.kind in draw:
             parts += draw[panel.kind](panel, box)
         else:
-            parts += _time_series(panel, box, length_s)
+            parts += _time_series(panel, box, length_s, step_s)
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -144,7 +144,7 @@ def _stat(panel: Panel, box: _Box) -> Iterator[str]:
             yield _text(left, box.top + 56, line.name, "s")
 
 
-def _time_series(panel: Panel, box: _Box, length_s: float) -> Iterator[str]:
+def _time_series(panel: Panel, box: _Box, length_s: float, step_s: float) -> Iterator[str]:
     yield from _frame(panel, box)
     left, top = box.left + 58, box.top + 24
     width, height = box.width - 70, box.height - 56
@@ -165,14 +165,15 @@ def _time_series(panel: Panel, box: _Box, length_s: float) -> Iterator[str]:
         x = left + width * minute * 60 / length_s
         yield _text(x, top + height + 13, f"{minute}:00", "s", ' text-anchor="middle"')
     for line, colour in zip(shown, COLOURS, strict=False):
-        drawn = []
-        is_open = False
+        drawn, last_s = [], -math.inf
         for at_s, value in line.points:
-            if math.isfinite(value):
-                x = left + width * at_s / length_s
-                y = top + height * (1 - value / highest)
-                drawn.append(f"{'L' if is_open else 'M'}{x:.0f} {y:.1f}")
-            is_open = math.isfinite(value)
+            if not math.isfinite(value):
+                continue
+            x = left + width * at_s / length_s
+            y = top + height * (1 - value / highest)
+            # A value that is missing is a gap.
+            drawn.append(f"{'L' if at_s - last_s < 1.5 * step_s else 'M'}{x:.0f} {y:.1f}")
+            last_s = at_s
         yield f'<path stroke="{colour}" d="{"".join(drawn)}"/>'
     yield from _legend(shown, box)
 
@@ -199,6 +200,8 @@ def _step(highest: float, unit: str) -> float:
     if not highest:
         return 1.0
     wanted = highest / TICKS
+    if unit == "s" and 20 < wanted <= 600:
+        return next(seconds for seconds in (30.0, 60.0, 120.0, 300.0, 600.0) if seconds >= wanted)
     base = 1024.0 if unit == "bytes" else 10.0
     scale = base ** math.floor(math.log(wanted, base))
     digits = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1024)

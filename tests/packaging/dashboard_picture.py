@@ -5,7 +5,8 @@
 The broker is real, and so are its S3 server and the Prometheus that scrapes it. Clients produce and
 consume for some minutes, and the S3 server is away for half a minute of them. Rows, places, titles,
 units, legends and queries are those of deploy/grafana/strandline.json; Prometheus answers the
-queries. Grafana itself, which is under the AGPL, is not used: dashboard_svg.py draws.
+queries. Grafana itself, which is under the AGPL, is not used: scripts/docs/dashboard_svg.py
+draws.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from scripts.docs.dashboard_svg import Line, Panel, svg_of
 from tests.conftest import make_bucket
+from tests.packaging.monitoring import DASHBOARD
 from tests.support.broker import BrokerProcess
 from tests.support.metrics import METRICS_ON, metrics_port
 from tests.support.ministack import ServerProcess, ministack
 from tests.support.prometheus import Prometheus
 
-DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana" / "strandline.json"
 INSTANCE = "broker-1:9404"
 LENGTH_S = 240
 SCRAPE_S, STEP_S = 2, 4
@@ -83,7 +84,7 @@ def main(target: Path) -> None:
         running.enter_context(prometheus)
         began_s = work(broker.bootstrap, store)
         panels = list(panels_of(prometheus, began_s, str(folder)))
-    target.write_text(svg_of(panels, LENGTH_S))
+    target.write_text(svg_of(panels, LENGTH_S, STEP_S))
 
 
 # --- the load -----------------------------------------------------------------------------------
