@@ -88,7 +88,7 @@ all-tests:
 .PHONY: check
 check: $(DEV) ## quick: format, lint, types, import floors, unit tests that need nothing outside
 	@$(SIDE_BY_SIDE) static
-	$(PYTEST) -m "not slow and not s3 and not spark and not crash and not clients" tests
+	$(PYTEST) -m "not heavy and not slow and not s3 and not spark and not crash and not clients" tests
 
 .PHONY: format
 format: $(DEV) ## format the code and mend what the linter can mend

@@ -161,6 +161,7 @@ for module in pkgutil.walk_packages(strandline.__path__, "strandline."):
 """
 
 
+@pytest.mark.heavy
 def test_every_module_imports_from_the_zip(wheel: Path, tmp_path: Path) -> None:
     """Spark ships the wheel to its executors as it is (`--py-files`), so it must work unpacked."""
     path = os.pathsep.join([str(wheel), sysconfig.get_path("purelib")])

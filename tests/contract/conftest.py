@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -22,10 +23,18 @@ from tests.contract.stores import (
     moto_command,
     store_kinds,
 )
+from tests.support.heavy import HEAVY
 from tests.support.memory_store import MemoryStore
 from tests.support.ministack import ServerProcess
 from tests.support.ports import ReservedPort
 from tests.support.s3_servers import SERVERS
+
+# Of the two servers that Python has, one is enough for each run.
+MARKS: Final[Mapping[str, Sequence[pytest.MarkDecorator]]] = {
+    MEMORY: [],
+    FILE: [],
+    MOTO: [pytest.mark.s3, HEAVY],
+}
 
 
 @pytest.fixture(scope="session")
@@ -42,10 +51,7 @@ def moto_server(
 
 
 @pytest.fixture(
-    params=[
-        pytest.param(kind, marks=() if kind in (MEMORY, FILE) else pytest.mark.s3)
-        for kind in store_kinds()
-    ]
+    params=[pytest.param(kind, marks=MARKS.get(kind, [pytest.mark.s3])) for kind in store_kinds()]
 )
 def under_test(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreUnderTest]:
     """A store of each kind."""

@@ -49,6 +49,7 @@ from strandline.storage.remote.s3.store import S3Store
 from tests.conftest import S3Bucket
 from tests.support.archived_segments import archive_segment, make_log
 from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.heavy import heavy
 from tests.support.manual_clock import ManualClock
 from tests.support.ports import ReservedPort
 
@@ -417,7 +418,8 @@ def test_each_part_is_tried_again(
     assert store.get("big") == parts_body.path.read_bytes()
 
 
-@pytest.mark.parametrize("in_parts", [False, True])
+@pytest.mark.parametrize("in_parts", [False, heavy(True)])
+@pytest.mark.heavy
 def test_an_upload_that_drips_is_given_up_and_sent_again(
     direct: ObjectStore,
     s3_bucket: S3Bucket,

@@ -567,6 +567,7 @@ def is_columnar(frame: DataFrame) -> bool:
     return "ColumnarToRow" in plan
 
 
+@pytest.mark.heavy
 def test_the_source_and_views_have_the_rows_of_load_by_every_engine(
     spark: SparkSession, archive: ArchiveBuilder
 ) -> None:

@@ -258,6 +258,7 @@ def test_what_is_wrong_with_a_segment_is_said_before_what_is_wrong_with_the_next
     assert f"ObjectNotFound: read {lake.bucket.url}/{second.log_key}" in lake.refusal(spark)
 
 
+@pytest.mark.heavy
 def test_a_query_that_has_enough_rows_leaves_the_rest_of_its_request(
     spark: SparkSession, long_lake: LongLake
 ) -> None:

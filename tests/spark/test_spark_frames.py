@@ -287,6 +287,7 @@ def mixed_archive(folder: Path, source: random.Random) -> ArchiveBuilder:
 
 
 @pytest.mark.parametrize(("seed", "rounds"), [(1, 1), heavy(1, 4), heavy(2, 4)])
+@pytest.mark.heavy
 def test_random_filters_give_the_rows_that_spark_alone_would_give(
     spark: SparkSession, tmp_path: Path, seed: int, rounds: int
 ) -> None:

@@ -361,11 +361,11 @@ def test_views_of_several_topics_share_the_options_that_name_partitions(
 @pytest.mark.parametrize(
     ("values", "engine"),
     [
-        ({}, "auto"),
+        heavy({}, "auto"),
         heavy({}, "python"),
         ({}, "jvm"),
         heavy(DECODED, "auto"),
-        (DECODED, "python"),
+        heavy(DECODED, "python"),
         (DECODED, "jvm"),
     ],
 )

@@ -98,6 +98,7 @@ def test_a_first_batch_that_is_repeated_has_the_same_rows_wherever_the_stream_wo
     assert batches == [first, first, (1, list(range(100, 105)))]
 
 
+@pytest.mark.heavy
 def test_of_two_streams_with_one_checkpoint_one_ends_and_no_row_comes_twice(
     spark: SparkSession, tmp_path: Path
 ) -> None:

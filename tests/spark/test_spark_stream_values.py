@@ -92,6 +92,7 @@ def rows(spark: SparkSession, folder: Path) -> dict[int, Any]:
     return {row["offset"]: row["value"] and json.loads(row["value"]) for row in found}
 
 
+@pytest.mark.heavy
 def test_a_schema_that_changes_under_a_stream_costs_no_row(
     spark: SparkSession, tmp_path: Path, registry: FakeRegistry
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_stream_ends_where_a_value_does_not_parse_and_goes_on_from_there(
     ]
 
 
+@pytest.mark.heavy
 def test_a_registry_that_goes_away_ends_a_stream_and_costs_no_row(
     spark: SparkSession, tmp_path: Path, registry: FakeRegistry
 ) -> None:

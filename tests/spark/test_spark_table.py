@@ -77,6 +77,7 @@ def test_tasks_of_spark_make_the_table_that_one_process_makes(
     assert rows(archive, "lake.by_spark") == rows(archive, "lake.local")
 
 
+@pytest.mark.heavy
 def test_an_error_of_a_task_is_told_as_it_is_and_leaves_neither_rows_nor_files(
     spark: SparkSession, archive: ArchiveBuilder
 ) -> None:

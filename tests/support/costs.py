@@ -1,4 +1,4 @@
-"""A plug-in that tells what each test file costs: see `make test-costs`.
+"""A plug-in that tells what each test file and the dearest tests cost: see `make test-costs`.
 
 Counted are seconds of a processor, not of a clock: those of the tests' own process, and those of
 all processes that it has started, which may still run. So a busy machine tells nearly the same.
@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
-FILES_TOLD = 40
+FILES_TOLD = 60
+TESTS_TOLD = 150
 COLLECTION = "(collection, in all workers)"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# By file; on the controller those of all workers.
+# On the controller those of all workers: by file, and by test.
 _seconds: Counter[str] = Counter()
+_by_test: Counter[str] = Counter()
 
 
 def _descendants(pid: str) -> Iterator[str]:
@@ -48,7 +50,9 @@ def _all_used_s() -> float:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     before_s = _all_used_s()
     result = yield
-    _seconds[item.nodeid.split("::", 1)[0]] += _all_used_s() - before_s
+    used_s = _all_used_s() - before_s
+    _seconds[item.nodeid.split("::", 1)[0]] += used_s
+    _by_test[item.nodeid] += used_s
     return result
 
 
@@ -60,14 +64,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     output: dict[str, Any] | None = getattr(session.config, "workeroutput", None)
     if output is not None:
         output["costs"] = dict(_seconds)
+        output["costs_by_test"] = dict(_by_test.most_common(TESTS_TOLD))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    _seconds.update(getattr(node, "workeroutput", {}).get("costs", {}))
+    output = getattr(node, "workeroutput", {})
+    _seconds.update(output.get("costs", {}))
+    _by_test.update(output.get("costs_by_test", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section(f"{sum(_seconds.values()) / 60:.1f} minutes of a processor")
     for file, seconds in _seconds.most_common(FILES_TOLD):
         terminalreporter.write_line(f"{seconds:7.1f} s {file}")
+    terminalreporter.section("the dearest tests")
+    for test, seconds in _by_test.most_common(TESTS_TOLD):
+        terminalreporter.write_line(f"{seconds:7.1f} s {test}")

@@ -172,8 +172,9 @@ class ReplicaManager:
             key = TopicPartition(known.name, index)
             if key in self._offline or key in self._creations:
                 return LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)
-            led = known.partitions[index] if 0 <= index < known.partition_count else None
-            if led is not None and self._node_id not in led.replicas:
+            if 0 <= index < known.partition_count:
+                # Another broker's, or one that is not made yet.
+                led = known.partitions[index]
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                 return LeaderRefusal(code, led.leader, led.leader_epoch)
         if isinstance(topic, str) or topic in self._by_id:

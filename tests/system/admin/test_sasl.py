@@ -402,6 +402,7 @@ def test_a_login_ends_unless_the_same_user_renews_it(ports: dict[str, int]) -> N
         assert client.closed_by_broker()
 
 
+@pytest.mark.heavy
 def test_librdkafka_renews_its_login_while_it_reads(ports: dict[str, int]) -> None:
     consumer = Consumer(
         {

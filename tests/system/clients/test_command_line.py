@@ -487,6 +487,7 @@ def test_records_that_cannot_be_read_are_a_failure_that_says_where_and_not_0_rec
         "strandline.remote.url": f"file://{archive}",
         "remote.log.manager.task.interval.ms": "100",
         "log.retention.check.interval.ms": "100",
+        "log.initial.task.delay.ms": "100",
     }
     with BrokerProcess(tmp_path / "broker", settings=settings) as broker:
         shell = Shell(broker.bootstrap, capsys, monkeypatch)

@@ -30,6 +30,7 @@ from strandline.broker.protocol.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from strandline.broker.protocol.messages.describe_producers import (
+    DescribeProducersPartition,
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeProducersTopic,
@@ -44,6 +45,7 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.model import TopicIdPartition
 from strandline.storage.remote.keys import GROUPS_PREFIX, state_key
 from strandline.storage.remote.manifest import store as manifest_store
@@ -213,6 +215,7 @@ def test_each_broker_archives_what_it_leads(cluster: Archived) -> None:
     assert "whole" in cluster.run("archive", "verify", "--topic", "shared")
 
 
+@pytest.mark.heavy
 def test_a_killed_broker_goes_on_with_its_archive_under_its_next_epoch(cluster: Archived) -> None:
     cluster.create("killed")
     fill(cluster.brokers, "killed", [b"%d" % number for number in range(300)])
@@ -361,7 +364,14 @@ def told_by(
         topics=[DescribeProducersTopic(name=topic, partition_indexes=[0])]
     )
     with WireClient(cluster.brokers.port + node_id - 1) as client:
-        described = client.ask(producers, DescribeProducersResponse, 0).topics[0].partitions[0]
+
+        def describe() -> DescribeProducersPartition | None:
+            found = client.ask(producers, DescribeProducersResponse, 0).topics[0].partitions[0]
+            # One that has begun to lead may not know yet what the archive has.
+            return None if found.error_code == ErrorCode.KAFKA_STORAGE_ERROR else found
+
+        described = eventually(describe)
+        assert isinstance(described, DescribeProducersPartition)
         assert described.error_code == 0
         active = sorted(
             (one.producer_id, one.producer_epoch, one.last_sequence)
@@ -542,6 +552,7 @@ def first_committed(brokers: SeveralBrokers, topic: str, number: int) -> bytes |
 
 
 @pytest.mark.s3
+@pytest.mark.heavy
 def test_what_was_archived_is_restored_as_one_broker(tmp_path: Path, s3_bucket: S3Bucket) -> None:
     """From a bucket of S3, which a read-only replica has followed meanwhile."""
     archived = Archived(tmp_path, s3_bucket)
@@ -625,6 +636,7 @@ def test_a_cluster_of_which_no_disk_is_left_is_a_cluster_again_from_its_bucket(
     assert "whole" in lost.run("archive", "verify")
 
 
+@pytest.mark.heavy
 def test_the_archive_of_a_lone_broker_goes_on_as_that_of_several(tmp_path: Path) -> None:
     archived = Archived(tmp_path)
     values = [b"%d" % number for number in range(300)]

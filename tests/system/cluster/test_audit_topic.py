@@ -66,7 +66,15 @@ def test_a_client_that_comes_by_the_listener_of_brokers_writes_nothing(tmp_path:
         with WireClient(broker.port) as client:
             create_topic(client, "a")
             eventually(lambda: not describe_topic(client, TOPIC).error_code)
-            code = produce(client, TOPIC, batch(value=b"{}")).error_code
+            code = 0
+
+            def is_refused() -> bool:
+                nonlocal code
+                code = produce(client, TOPIC, batch(value=b"{}")).error_code
+                return code != ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+            # The broker may know of the partition before it has made it.
+            eventually(is_refused)
         assert code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     finally:
         broker.kill()

@@ -73,6 +73,7 @@ def test_each_broker_dies_in_turn_and_what_was_acknowledged_is_there_once_and_in
     assert values == list(range(RECORDS))
 
 
+@pytest.mark.heavy
 def test_a_group_goes_on_where_it_was_after_its_coordinator_died(cluster: SeveralBrokers) -> None:
     settings = {
         "bootstrap.servers": cluster.bootstrap,

@@ -67,6 +67,7 @@ def test_one_stops_and_starts_again_while_the_others_serve(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_each_archives_into_a_bucket_of_its_own_and_a_taken_port_stops_that_broker_alone(
     tmp_path: Path,
 ) -> None:

@@ -167,6 +167,7 @@ def test_a_copy_that_dies_at_a_step_is_made_again_and_leaves_only_orphans(
 
 
 @pytest.mark.parametrize("point", [heavy(COPY_AFTER_LOG), COPY_BEFORE_COMMIT])
+@pytest.mark.heavy
 def test_two_copies_that_die_together_are_made_again_and_leave_only_orphans(
     make_broker: MakeBroker, archive: Archive, unarchived: Saved, point: str
 ) -> None:
@@ -201,6 +202,7 @@ def repetitive_batches() -> list[bytes]:
 
 
 @pytest.mark.parametrize("point", [COPY_AFTER_REWRITE, heavy(COPY_BEFORE_COMMIT)])
+@pytest.mark.heavy
 def test_a_copy_that_dies_after_its_batches_were_rewritten_loses_no_record(
     make_broker: MakeBroker,
     archive: Archive,

@@ -273,6 +273,7 @@ def command_of(pid: int) -> str:
         return ""
 
 
+@pytest.mark.heavy
 def test_a_multipart_upload_that_was_killed_is_found_and_the_segment_uploaded_again(
     make_broker: MakeBroker, archive: Archive, fault_proxy: FaultProxy
 ) -> None:

@@ -130,7 +130,8 @@ TABLES = ROOT / "docs" / "how-to" / "tables.md"
 # The commands of runbooks are mostly those of the other pages, in other words; those of tables load
 # pyiceberg fifty times, and have tests of their own.
 WITH_COMMANDS = with_blocks("bash")
-OF_USERS = [page for page in WITH_COMMANDS if page.parent.name != "runbooks" and page != TABLES]
+OTHERS = (TABLES, ROOT / "docs/explanation/cost.md", ROOT / "docs/how-to/tiering-off.md")
+OF_USERS = [page for page in WITH_COMMANDS if page.parent.name != "runbooks" and page not in OTHERS]
 
 
 @pytest.mark.parametrize("page", all_but(OF_USERS, WITH_COMMANDS), ids=name)

@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.s3]
         pytest.param(
             page,
             id=str(page.relative_to(ROOT)),
-            marks=[pytest.mark.spark] if is_of_spark(page) else [],
+            # `make demo` asks Spark too.
+            marks=[pytest.mark.spark, pytest.mark.heavy] if is_of_spark(page) else [],
         )
         for page in JOURNEYS
     ],

@@ -109,6 +109,7 @@ def test_deleted_offsets_stay_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_ten_thousand_groups_come_back_after_a_restart(tmp_path: Path) -> None:
     broker = BrokerProcess(tmp_path, settings=SETTINGS).start()
     try:

@@ -101,6 +101,7 @@ def test_many_classic_members_at_once_get_their_assignments_and_hold_up_nobody(
     assert bystander.rounds > 10
 
 
+@pytest.mark.heavy
 def test_many_members_of_the_new_protocol_get_their_partitions_and_hold_up_nobody(
     broker: BrokerProcess, many_descriptors: None
 ) -> None:

@@ -93,7 +93,7 @@ def start_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartCat
 _numbers = count(1)
 
 
-@pytest.fixture(params=[REST, *apache_kinds(), GLUE])
+@pytest.fixture(params=[REST, *apache_kinds(), heavy(GLUE)])
 def catalog(
     request: pytest.FixtureRequest, start_catalog: StartCatalog
 ) -> Iterator[CatalogUnderTest]:
@@ -229,8 +229,7 @@ def test_a_first_sync_takes_the_namespace_and_the_table_that_another_makes_at_th
 @pytest.mark.parametrize(
     ("catalog", "history"),
     [
-        (REST, TableHistory),
-        heavy(GLUE, TableHistory),
+        *[heavy(kind, TableHistory) for kind in (REST, GLUE)],
         *[(kind, history) for kind in apache_kinds() for history in (TableHistory, UpsertHistory)],
         *[heavy(kind, UpsertHistory) for kind in (REST, GLUE)],
     ],

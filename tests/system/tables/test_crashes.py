@@ -68,7 +68,7 @@ def test_after_a_sync_was_killed_at_any_step_the_next_one_completes_both_tables(
     assert_each_value_is_in_one_table(table, 80)
 
 
-@pytest.mark.parametrize("point", all_but(["upkeep.after-commit"], UPKEEP_POINTS))
+@pytest.mark.parametrize("point", all_but([], UPKEEP_POINTS))
 def test_after_a_maintenance_was_killed_at_any_step_the_next_one_completes_it(
     table: BucketTable, point: str
 ) -> None:
@@ -97,6 +97,7 @@ def test_syncs_that_are_killed_again_and_again_leave_each_row_once_and_no_file(
     assert_each_value_is_in_one_table(table, 120)
 
 
+@pytest.mark.heavy
 def test_two_processes_that_sync_at_once_leave_each_row_once_and_no_file(
     table: BucketTable,
 ) -> None:
@@ -109,6 +110,7 @@ def test_two_processes_that_sync_at_once_leave_each_row_once_and_no_file(
     assert_each_value_is_in_one_table(table, 120)
 
 
+@pytest.mark.heavy
 def test_rejected_rows_that_a_dead_sync_left_are_no_orphans(table: BucketTable) -> None:
     table.add(0, 40)
     process = table.start("sync", crash_at="table.after-commit")

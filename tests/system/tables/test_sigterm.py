@@ -56,6 +56,7 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     return process.returncode, said.decode()
 
 
+@pytest.mark.heavy
 def test_a_sync_that_is_told_before_its_first_round_says_that_it_stopped(
     table: BucketTable, fault_proxy: FaultProxy
 ) -> None:

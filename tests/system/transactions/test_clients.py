@@ -11,6 +11,7 @@ import kafka
 import pytest
 
 from tests.support.broker import BrokerProcess, eventually
+from tests.support.heavy import heavy
 from tests.system.calls import MakeTopic
 
 pytestmark = [pytest.mark.slow, pytest.mark.clients]
@@ -85,7 +86,7 @@ def test_librdkafka_fences_the_producer_before(broker: BrokerProcess, topic: str
     assert read_committed(broker, topic, 1) == [b"successor"]
 
 
-@pytest.mark.parametrize("group_protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("group_protocol", [heavy("classic"), "consumer"])
 def test_librdkafka_consumes_transforms_and_produces_exactly_once(
     broker: BrokerProcess, make_topic: MakeTopic, group_protocol: str
 ) -> None:

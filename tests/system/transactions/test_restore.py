@@ -86,6 +86,7 @@ def test_a_restore_commits_what_was_committed_and_aborts_what_was_open(
 
 
 @pytest.mark.parametrize("version", [heavy(1), 2])
+@pytest.mark.heavy
 def test_offsets_of_a_transaction_are_restored_with_what_it_was_about_to_come_to(
     make_broker: MakeBroker, archive: Archive, version: int
 ) -> None:
@@ -127,6 +128,7 @@ def test_offsets_of_a_transaction_are_restored_with_what_it_was_about_to_come_to
 
 @pytest.mark.parametrize("goes_on", [True, heavy(False)])
 @pytest.mark.parametrize("version", [heavy(1), 2])
+@pytest.mark.heavy
 def test_what_is_committed_after_a_restore_from_an_old_snapshot_is_there_once(
     make_broker: MakeBroker, archive: Archive, version: int, goes_on: bool
 ) -> None:

@@ -232,6 +232,7 @@ def test_a_partition_that_is_lost_from_its_disk_ends_a_transaction_as_its_coordi
 
 
 @pytest.mark.parametrize("version", [heavy(1), 2])
+@pytest.mark.heavy
 def test_a_lost_partition_takes_the_end_that_was_decided_before_it_knew_its_archive(
     make_broker: MakeBroker, archive: Archive, fault_proxy: FaultProxy, version: int
 ) -> None:

@@ -52,6 +52,7 @@ def lake_log() -> Iterator[logging.Logger]:
 
 
 @pytest.mark.usefixtures("lake_log")
+@pytest.mark.heavy
 def test_the_notebook_runs_and_draws(
     notebook: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

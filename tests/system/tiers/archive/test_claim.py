@@ -142,6 +142,7 @@ def create_bucket(endpoint_url: str, name: str) -> None:
     client.close()
 
 
+@pytest.mark.heavy
 def test_a_store_that_answers_late_is_asked_once_whose_it_is(
     make_broker: MakeBroker, fault_proxy: FaultProxy
 ) -> None:

@@ -68,6 +68,7 @@ def test_turned_off_tiering_takes_its_archive_along_and_can_be_turned_on_again(
     archive.wait_until_tidy()
 
 
+@pytest.mark.heavy
 def test_a_crash_after_tiering_was_turned_off_leaves_nothing_in_the_bucket(
     make_broker: MakeBroker, archive: Archive
 ) -> None:

@@ -44,6 +44,7 @@ LATER = make_batches(base_offset=end_of(FIRST), size_bytes=3 * SEGMENT_BYTES, se
         (5 * SEGMENT_BYTES, GIVE_BACK_AFTER_PIECE),
     ],
 )
+@pytest.mark.heavy
 def test_what_an_older_image_acknowledged_without_its_store_is_not_lost(
     make_broker: MakeBroker,
     archive: Archive,

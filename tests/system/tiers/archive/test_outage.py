@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.conftest import S3Bucket, make_bucket
 from tests.support.broker import eventually
 from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.heavy import heavy
 from tests.support.ministack import ministack as ministack_server
 from tests.system.soak.patience import PATIENCE
 from tests.system.tiers.conftest import MakeBroker
@@ -66,7 +67,7 @@ class Outage:
     end: Callable[[], object]
 
 
-@pytest.fixture(params=["answers 503", "was killed"])
+@pytest.fixture(params=[heavy("answers 503"), "was killed"])
 def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Outage]:
     """Two ways to be away; a third is in the tests that start without a store."""
     if request.param == "was killed":
@@ -192,6 +193,7 @@ def test_the_broker_goes_on_while_the_store_is_away_and_archives_by_itself_after
         consumer.close()
 
 
+@pytest.mark.heavy
 def test_a_broker_starts_without_its_store_and_catches_up(
     make_broker: MakeBroker, archive: Archive, fault_proxy: FaultProxy
 ) -> None:

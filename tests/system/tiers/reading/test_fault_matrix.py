@@ -95,9 +95,9 @@ FAULTS = [
 ]
 
 
-# Each third has each fault and each operation.
+# Each sixth has each fault and each operation.
 FIELDS = [
-    (fault, operation) if (row + column) % 3 == 0 else heavy(fault, operation)
+    (fault, operation) if (row + column) % 6 == 0 else heavy(fault, operation)
     for row, fault in enumerate(FAULTS)
     for column, operation in enumerate(OPERATIONS)
 ]

@@ -69,6 +69,7 @@ def check_restores(make_broker: MakeBroker, border: int) -> None:
         assert committed(groups, GROUP, TOPIC) == border // 2
 
 
+@pytest.mark.heavy
 def test_what_is_deleted_beside_the_topics_is_told_and_written_again_by_a_running_broker(
     make_broker: MakeBroker, archive: Archive, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +120,7 @@ def test_metadata_that_were_deleted_leave_no_gap_that_stays(
     check_restores(make_broker, border)
 
 
+@pytest.mark.heavy
 def test_a_gap_that_an_earlier_release_left_is_mended_by_a_start(
     make_broker: MakeBroker, archive: Archive
 ) -> None:
@@ -167,6 +169,7 @@ def test_without_disk_and_metadata_a_restore_says_what_is_lost_and_has_the_topic
     assert verified(archive) == 0
 
 
+@pytest.mark.heavy
 def test_without_disk_and_cluster_json_the_archive_is_restored_by_its_metadata(
     make_broker: MakeBroker, archive: Archive
 ) -> None:

@@ -260,6 +260,7 @@ def test_a_replica_serves_what_is_in_the_bucket_of_the_open_segment_and_keeps_no
             assert reader.read(0, end_of(MORE)) == FIRST + MORE
 
 
+@pytest.mark.heavy
 def test_a_replica_finds_what_was_merged_since_it_last_looked(make_broker: MakeBroker) -> None:
     origin = make_broker(name="origin")
     origin.start()

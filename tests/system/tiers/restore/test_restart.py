@@ -76,6 +76,7 @@ def test_a_restarted_broker_reads_cold_at_once_and_copies_no_segment_twice(
     archive.wait_until_tidy()
 
 
+@pytest.mark.heavy
 def test_lost_checkpoints_do_not_move_the_log_start_or_the_border(
     make_broker: MakeBroker, archive: Archive
 ) -> None:

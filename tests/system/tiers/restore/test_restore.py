@@ -121,6 +121,7 @@ def check_serves(broker: TieredBroker, archive: Archive, border: int) -> None:
     archive.wait_until_tidy()
 
 
+@pytest.mark.heavy
 def test_listings_without_etags_are_enough_to_restore_to_verify_and_to_count(
     make_broker: MakeBroker,
     archive: Archive,

@@ -143,7 +143,7 @@ MOMENTS = (0, 5, 12, 14, 17, 20)
         heavy((), MOMENTS),
         heavy(("--quick",), MOMENTS),
         heavy(("--deep",), MOMENTS),
-        (("--deep",), (5, 14, 20)),
+        (("--deep",), (5, 20)),
     ],
 )
 def test_a_verify_that_is_killed_again_and_again_finds_everything_and_leaves_nothing(
@@ -264,6 +264,7 @@ def test_a_repair_that_dies_at_a_step_is_made_again_and_leaves_only_an_orphan(
     assert len(orphans) == (1 if point == REPAIR_AFTER_META else 0)
 
 
+@pytest.mark.heavy
 def test_of_two_repairs_at_once_one_is_made_and_both_end_well(
     copy: Archive, fault_proxy: FaultProxy
 ) -> None:
@@ -312,6 +313,7 @@ def copy_by_another_tool(copy: Archive, key: str, content: bytes) -> None:
     client.close()
 
 
+@pytest.mark.heavy
 def test_what_was_compared_by_size_alone_is_counted_and_a_deep_run_reads_it(copy: Archive) -> None:
     code, said = verify(copy.bucket)
     assert (code, "by size alone" in said) == (WHOLE, False), said

@@ -48,7 +48,7 @@ def history(
     made.close()
 
 
-@pytest.mark.parametrize("history", [1, heavy(2)], indirect=True)
+@pytest.mark.parametrize("history", [heavy(1), heavy(2)], indirect=True)
 def test_scans_streams_and_tables_see_of_random_transactions_what_a_consumer_sees(
     history: RandomTransactions, tmp_path: Path
 ) -> None:
@@ -68,7 +68,9 @@ def test_scans_streams_and_tables_see_of_random_transactions_what_a_consumer_see
         assert sorted(follower.rows) == everything, (follower, isolation)
 
 
-@pytest.mark.parametrize(("history", "rounds"), [(4, 1), heavy(4, ROUNDS)], indirect=["history"])
+@pytest.mark.parametrize(
+    ("history", "rounds"), [heavy(4, 1), heavy(4, ROUNDS)], indirect=["history"]
+)
 def test_a_replica_and_a_restored_broker_see_of_random_transactions_what_a_consumer_sees(
     history: RandomTransactions, make_broker: MakeBroker, rounds: int
 ) -> None:

@@ -367,7 +367,7 @@ def expected(partition: int, start: int, end: int) -> list[Row]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", first(2, range(6)))
+@pytest.mark.parametrize("seed", first(1, range(6)))
 def test_each_record_comes_once_whatever_happens_to_the_archive(tmp_path: Path, seed: int) -> None:
     live(tmp_path, random.Random(seed))
 

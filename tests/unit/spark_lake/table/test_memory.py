@@ -64,6 +64,7 @@ def test_rows_that_wait_for_their_file_keep_none_of_the_memory_they_were_decoded
 
 
 @pytest.mark.slow
+@pytest.mark.heavy
 def test_a_sync_of_four_times_the_archive_has_the_same_peak_of_arrows_memory(
     tmp_path: Path,
 ) -> None:

@@ -189,9 +189,7 @@ def test_small_files_become_few_and_every_value_stays(orders: ArchiveBuilder) ->
     assert sync(orders).commits == 0
 
 
-@pytest.mark.parametrize(
-    "point", all_but(["upkeep.before-commit", "upkeep.after-expire"], UPKEEP_POINTS)
-)
+@pytest.mark.parametrize("point", all_but(["upkeep.before-commit"], UPKEEP_POINTS))
 def test_after_a_death_at_any_step_of_maintenance_the_next_one_completes_it(
     orders: ArchiveBuilder, point: str
 ) -> None:
@@ -335,6 +333,7 @@ def test_files_of_a_running_sync_stay_and_old_ones_without_a_commit_go(
     assert not young & set(data_files(synced))
 
 
+@pytest.mark.heavy
 def test_the_second_table_is_used_with_the_first_one_and_not_alone(
     orders: ArchiveBuilder,
 ) -> None:
@@ -395,6 +394,7 @@ def test_a_table_keeps_follows_or_ages(synced: ArchiveBuilder) -> None:
     assert sync(synced).commits == 0
 
 
+@pytest.mark.heavy
 def test_retention_drops_rejected_rows_too(orders: ArchiveBuilder) -> None:
     sync(orders, NUMBERED, **REJECT)
     orders.move_log_start("orders", 40, partition=0)
@@ -422,6 +422,7 @@ def test_retention_rewrites_no_file_that_keeps_all_its_rows(orders: ArchiveBuild
     check_is_clean(make_run(orders))
 
 
+@pytest.mark.heavy
 def test_a_check_counts_rejected_rows_and_finds_one_that_is_in_both_tables(
     orders: ArchiveBuilder,
 ) -> None:
@@ -505,6 +506,7 @@ def test_a_table_of_another_catalog_at_the_same_place_is_not_taken_for_orphans(
     check_is_clean(make_run(synced))
 
 
+@pytest.mark.heavy
 def test_maintenance_leaves_a_table_alone_that_lies_below_its_own(orders: ArchiveBuilder) -> None:
     below = {"table": "lake.orders.sub"}
     sync(orders)

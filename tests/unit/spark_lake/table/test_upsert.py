@@ -341,6 +341,7 @@ def compressed(folder: Path, segment_count: int) -> ArchiveBuilder:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.heavy
 def test_a_round_ends_where_its_decoded_rows_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:

@@ -24,6 +24,7 @@ from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
 from strandline.storage.tiering.policy.archive_state import ArchiveState
 from strandline.storage.tiering.policy.lifecycle import PartitionView
 from strandline.storage.tiering.rewrite import merging
+from tests.support.heavy import all_but
 from tests.unit.storage.tiering.state_machine import TieredPartition
 
 pytestmark = pytest.mark.slow
@@ -129,9 +130,11 @@ FAULTS: list[Callable[[Patch], None]] = [
     retention_takes_one_segment_too_many,
     every_attempt_has_the_same_name,
 ]
+# The others show late in the search.
+QUICK = FAULTS[1:3] + FAULTS[4:6] + FAULTS[7:]
 
 
-@pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
+@pytest.mark.parametrize("plant", all_but(QUICK, FAULTS), ids=lambda plant: plant.__name__)
 def test_the_state_machine_finds(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     plant(monkeypatch)
     with pytest.raises(Exception) as found:  # Whatever shows it.

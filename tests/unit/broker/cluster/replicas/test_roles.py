@@ -90,6 +90,24 @@ def test_a_broker_has_its_replicas_and_leads_those_that_it_was_elected_for(tmp_p
     asyncio.run(follow())
 
 
+def test_a_partition_that_is_known_and_not_made_yet_is_looked_for_again(tmp_path: Path) -> None:
+    """As ReplicaManager.getPartitionOrError: a client must not take its topic for deleted."""
+
+    async def look_up() -> None:
+        with folders(tmp_path) as (dirs, disk):
+            replicas = await serving_nothing(dirs, disk)
+            following = asyncio.ensure_future(
+                replicas.follow(*since(MetadataImage(), cluster((1,))))
+            )
+            await asyncio.sleep(0)
+            assert not here(replicas)
+            assert replicas.leader("t", 0) == LeaderRefusal(ELSEWHERE, 1, 0)
+            await following
+            assert here(replicas) == {0: True}
+
+    asyncio.run(look_up())
+
+
 class Waiter:
     """Notes that it was told."""
 
