@@ -9,7 +9,6 @@ interop: $(DEV) $(MINISTACK) jar $(addprefix bench-data/jvm/,clients-4.x/.instal
 	@$(PY) -m tests.compat.interop bench-data/jvm/clients-4.x
 	@$(PY) -m tests.compat.interop_secured bench-data/jvm/clients-4.x
 	@$(PY) -m tests.compat.mirror bench-data/jvm/mirror
-	@$(PY) -m tests.compat.mirror_brokers bench-data/jvm/mirror
 	@$(PY) -m tests.compat.jvm.exactly_once bench-data/jvm clients-4.x
 
 .PHONY: takeover
