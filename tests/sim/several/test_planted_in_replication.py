@@ -155,7 +155,9 @@ QUICK = (
     "the_high_watermark_is_the_leaders_end-records",
     "divergence_is_not_looked_for-records",
     "the_high_watermark_moves_below_min_in_sync-records",
-    "the_high_watermark_does_not_wait_for_who_joins-records",
+    "a_crash_is_taken_for_a_clean_end-records",
+    "pieces_of_the_open_segment_ignore_the_high_watermark-records",
+    "a_new_leader_does_not_claim_the_archive-late_deletion",
     "a_follower_joins_wherever_it_is-records",
 )
 
