@@ -115,6 +115,7 @@ async def start_seat(
         forwarder=membership.forwarder,
         followed=membership.followed,
         others=elsewhere.brokers,
+        throttled_rates=replication.throttled_rates,
         archive=None if archive is None or archiving is None else archiving.sources(archive.mirror),
     )
     parts: tuple[Part, ...] = (

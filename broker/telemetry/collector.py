@@ -217,6 +217,8 @@ class _Page:
         yield single(f"{prefix}partitioncount", served)
         yield single(f"{prefix}leadercount", led)
         yield from in_sync.rows()
+        for side, byte_rate in sources.throttled_rates.items():
+            yield single(f"kafka_server_{side}_byte_rate", round(byte_rate(), 1))
         yield single(f"{prefix}offlinereplicacount", offline)
         if sources.followed is None:
             prefix = "kafka_controller_kafkacontroller_"

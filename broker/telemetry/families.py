@@ -336,6 +336,12 @@ SECTIONS: Mapping[str, tuple[Family, ...]] = {
     strandline_follower_behind_seconds{follower}
         For how long it has not been in sync with the partition of which it is behind for longest,
         as far back as this leader knows. Without a partition of which it is behind, there is none.
+    kafka_server_leaderreplication_byte_rate
+        Bytes a second that followers fetched here of replicas that a throttle covers
+        (leader.replication.throttled.replicas), over replication.quota.window.num windows.
+    kafka_server_followerreplication_byte_rate
+        Bytes a second that this broker fetched for replicas that a throttle covers
+        (follower.replication.throttled.replicas). Both are there in a cluster alone.
     kafka_server_replicamanager_offlinereplicacount
         Partitions that the broker does not serve: their log folder failed, or had no room to
         create them.

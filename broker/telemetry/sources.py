@@ -114,3 +114,5 @@ class Sources(NodeSources):
     archive: ArchiveSources | None
     # The last record of the controllers' log that is in force here; None if this broker decides.
     followed: Callable[[], Offset] | None = None
+    # Bytes a second of throttled replicas, by Kafka's name of the side; none without replication.
+    throttled_rates: Mapping[str, Callable[[], float]]

@@ -57,6 +57,7 @@ from strandline.storage.remote.keys import (
 from strandline.storage.remote.object_store.interface import (
     IfAbsent,
     IfMatches,
+    ObjectInfo,
     ObjectStore,
     PutCondition,
 )
@@ -94,6 +95,8 @@ class ClusterMirror:
         self._serial = threading.Lock()
         # Whether the history in the bucket was read, as the caretaker or for the others' look.
         self._is_read = False
+        # The mirror's objects at the last check of this caretaker; empty before the first one.
+        self._listed: Mapping[str, ObjectInfo] = {}
         # The image that the mirror has, as this broker's; None: compare with the mirror's.
         self._mirrored: MetadataImage | None = None
         self._finished: set[TopicId] = set()
@@ -148,18 +151,24 @@ class ClusterMirror:
                 self._mirror(self._image())
             else:
                 # What the next caretaker writes must be read before this broker is one again.
-                self._is_read, self._mirrored = False, None
+                self._is_read, self._mirrored, self._listed = False, None, {}
                 self._look(self._image())
 
     def repair_mirror(self) -> None:
-        """Writes again what a third party deleted or damaged in the mirror. Raises as above."""
+        """Writes again what a third party deleted or damaged in the mirror. Raises as above.
+
+        It lists the mirror, and reads it only if something in it is not as it was listed before.
+        """
         with self._serial:
             if not self._is_caretaker():
                 return
+            listed = {info.key: info for info in self._store.list(METADATA_PREFIX)}
             if self._is_read:
-                self._repair_deleted()
-            self._is_read, self._mirrored = False, None
+                self._repair_deleted(listed)
+            if not self._is_as_listed(listed):
+                self._is_read, self._mirrored = False, None
             self._mirror(self._image())
+            self._listed = listed
 
     # --- the caretaker -----------------------------------------------------------------------
 
@@ -240,9 +249,17 @@ class ClusterMirror:
 
     # --- repairs -----------------------------------------------------------------------------
 
-    def _repair_deleted(self) -> None:
+    def _is_as_listed(self, listed: Mapping[str, ObjectInfo]) -> bool:
+        """Whether nobody else wrote since the last check: no object there, and no next entry."""
+        before = self._listed
+        return (
+            bool(before)
+            and metadata_log_key(self._log.image.version + 1) not in listed
+            and all(before.get(key, info) == info for key, info in listed.items())
+        )
+
+    def _repair_deleted(self, listed: Mapping[str, ObjectInfo]) -> None:
         """Writes a snapshot in place of entries and snapshots that are missing."""
-        listed = {info.key for info in self._store.list(METADATA_PREFIX)}
         found = self._log.statistics()
         wanted = [metadata_log_key(n) for n in range(found.snapshot_version + 1, found.version + 1)]
         if found.snapshot_version:

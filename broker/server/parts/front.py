@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -74,10 +74,11 @@ class FrontParts(Front):
         forwarder: Forwarder | None = None,
         followed: Callable[[], Offset] | None = None,
         others: OtherBrokers | None = None,
+        throttled_rates: Mapping[str, Callable[[], float]] | None = None,
     ) -> FrontParts:
         """`spawn` starts the tasks of connections. Without an `archive` its metrics are none; with
         a `forwarder` another node decides on the metadata, and `followed` tells up to where they
-        are known here. `others` are those of a cluster.
+        are known here. `others` are those of a cluster, and `throttled_rates` those of replicas.
         """
         clock, running = environment.clock, metadata.running
         traffic, failed_logins = RequestTraffic(), FailedLogins(clock)
@@ -168,6 +169,7 @@ class FrontParts(Front):
             authorizer=authorizer,
             lost_lines=None if kept is None else lambda: kept.lost_count,
             followed=followed,
+            throttled_rates=throttled_rates or {},
         )
         return cls(
             running=running,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -30,6 +30,15 @@ class ReplicationParts(Part):
     replication: Replication
     fetchers: Fetchers
     throttles: Sequence[ReplicationThrottle]
+
+    @property
+    def throttled_rates(self) -> Mapping[str, Callable[[], float]]:
+        """Bytes a second of throttled replicas, by Kafka's names of the sides."""
+        leaders, followers = self.throttles
+        return {
+            "leaderreplication": lambda: leaders.byte_rate,
+            "followerreplication": lambda: followers.byte_rate,
+        }
 
     @classmethod
     def make(

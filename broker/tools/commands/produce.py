@@ -29,12 +29,13 @@ from strandline.broker.tools.commands.command_parser import (
     command_parser,
     partition_number,
 )
+from strandline.broker.tools.commands.deliveries import Deliveries, DeliveryWatch
 from strandline.broker.tools.commands.options import Commands, add_repeated, given_name
 from strandline.storage.clock import SystemClock
 from strandline.storage.plurals import counted
 
 if TYPE_CHECKING:
-    from confluent_kafka import KafkaError, Message, Producer
+    from confluent_kafka import Producer
 
 # RD_KAFKA_PARTITION_UA: the client's partitioner chooses.
 PARTITION_UA = -1
@@ -46,6 +47,8 @@ LINE_BYTES_MAX = 100 * 1024 * 1024
 RECORDS_PER_POLL = 500
 # How long records wait to fill a batch; interactive input does not wait.
 LINGER_MS = 20
+# Kafka's default of delivery.timeout.ms.
+DELIVERY_MS_MAX = 120_000
 
 
 _EXAMPLES = """
@@ -93,31 +96,6 @@ def add_produce(commands: Commands) -> None:
     add_connection(parser)
 
 
-class _Deliveries:
-    """Counts the delivery reports."""
-
-    def __init__(self) -> None:
-        self.delivered_count = 0
-        self.failed_count = 0
-        self.first_error: KafkaError | None = None
-
-    def note(self, error: KafkaError | None, _message: Message) -> None:
-        if error is None:
-            self.delivered_count += 1
-        else:
-            self.failed_count += 1
-            self.first_error = self.first_error or error
-
-    def check(self, topic: str) -> None:
-        """Raises ToolFailure, with the first reason, if a record was refused."""
-        if self.first_error is not None:
-            raise failure_of(
-                self.first_error,
-                f"could not write {self.failed_count:,} of"
-                f" {counted(self.failed_count + self.delivered_count, 'record')} to {topic}",
-            )
-
-
 class _Places:
     """The partitions of the target; asked for once, when a line names one."""
 
@@ -149,7 +127,6 @@ def _produce(options: argparse.Namespace) -> int:
     """Sends the whole input; returns the exit code."""
     topic, source, quiet = options.topic, options.file, options.quiet
     connection = chosen_connection(options)
-    headers = [(name, value.encode()) for name, value in map(pair, options.header)]
     if options.key is not None and options.key_separator is not None:
         raise WrongUse("--key and --key-separator exclude each other")
     if options.key_separator == "":
@@ -161,35 +138,20 @@ def _produce(options: argparse.Namespace) -> int:
     if interactive and not quiet:
         remark(f"each line becomes a record in {topic}; end with Ctrl-D")
     producer = _make_producer(connection, options, linger_ms=0 if interactive else LINGER_MS)
-    deliveries = _Deliveries()
-    places = _Places(producer, topic)
-    fixed_key = _encoded(options.key)
-    sent_bytes = 0
-    try:
-        with _opened(source) as stream:
-            for count, record in enumerate(_records(stream, options), start=1):
-                if record.partition is not None and options.partition is None:
-                    places.check(record.partition, number=count)
-                _send(
-                    producer,
-                    topic,
-                    record,
-                    key=record.key if fixed_key is None else fixed_key,
-                    headers=[*headers, *record.headers],
-                    partition=options.partition,
-                    deliveries=deliveries,
-                )
-                sent_bytes += len(record.value or b"")
-                if interactive or count % RECORDS_PER_POLL == 0:
-                    producer.poll(0)
-    except WrongUse as error:
-        # Records before the faulty line are sent: sending the corrected file again repeats them.
-        producer.flush()
-        before = counted(deliveries.delivered_count, "record")
-        raise WrongUse(str(error), remedy=f"{before} before it were written to {topic}") from None
-    finally:
-        # Lines that were read are sent, also when Ctrl-C ends the input.
-        producer.flush()
+    deliveries = Deliveries()
+    with DeliveryWatch(producer, topic, deliveries, clock, remark):
+        try:
+            sent_bytes = _send_all(producer, options, deliveries, interactive=interactive)
+        except WrongUse as error:
+            # Records before the faulty line are sent: to send the corrected file repeats them.
+            producer.flush()
+            before = counted(deliveries.delivered_count, "record")
+            raise WrongUse(
+                str(error), remedy=f"{before} before it were written to {topic}"
+            ) from None
+        finally:
+            # Lines that were read are sent, also when Ctrl-C ends the input.
+            producer.flush()
     deliveries.check(topic)
     if not quiet:
         elapsed_s = max(clock.monotonic_s() - began_s, 1e-9)
@@ -213,10 +175,38 @@ def _make_producer(
                 compression_type=options.compression,
                 linger_ms=linger_ms,
                 message_max_bytes=LINE_BYTES_MAX,
-                message_timeout_ms=int(REQUEST_SECONDS_MAX * 1000),
+                message_timeout_ms=DELIVERY_MS_MAX,
             ),
             logger=quiet_logger(),
         )
+
+
+def _send_all(
+    producer: Producer, options: argparse.Namespace, deliveries: Deliveries, *, interactive: bool
+) -> int:
+    """Sends all input; returns the bytes of the values. Raises ToolFailure."""
+    topic = options.topic
+    headers = [(name, value.encode()) for name, value in map(pair, options.header)]
+    places = _Places(producer, topic)
+    fixed_key = _encoded(options.key)
+    sent_bytes = 0
+    with _opened(options.file) as stream:
+        for count, record in enumerate(_records(stream, options), start=1):
+            if record.partition is not None and options.partition is None:
+                places.check(record.partition, number=count)
+            _send(
+                producer,
+                topic,
+                record,
+                key=record.key if fixed_key is None else fixed_key,
+                headers=[*headers, *record.headers],
+                partition=options.partition,
+                deliveries=deliveries,
+            )
+            sent_bytes += len(record.value or b"")
+            if interactive or count % RECORDS_PER_POLL == 0:
+                producer.poll(0)
+    return sent_bytes
 
 
 def _send(
@@ -227,7 +217,7 @@ def _send(
     key: bytes | None,
     headers: Sequence[tuple[str, bytes | None]],
     partition: int | None,
-    deliveries: _Deliveries,
+    deliveries: Deliveries,
 ) -> None:
     """Sends one record; waits for room in the client's queue. Raises ToolFailure if invalid."""
     from confluent_kafka import KafkaException

@@ -11,16 +11,21 @@ bytes are within a tenth of theirs: to move what changes less costs more than it
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor
-from typing import Final
+from typing import Final, TypeAlias
 
 # Part of the mean by which the bytes of a broker may differ from it.
 BYTES_TOLERANCE: Final = 0.1
-# Moves of replicas in one plan: each looks at all partitions. The next plan goes on.
-MOVES_MAX: Final = 1000
+# Moves of replicas in one plan, which takes seconds for so many. The next plan goes on.
+MOVES_MAX: Final = 100_000
+# What rounding may seem to gain is no gain.
+GAIN_MIN: Final = 1e-9
+# Part of the gain of the best move that another one must have to be taken without a longer search.
+NEAR_BEST: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +136,17 @@ class _Load:
         under = self.sizes[node_id] < (1 - BYTES_TOLERANCE) * self._size_mean
         return under or self.counts[node_id] < floor(self._count_mean)
 
-    def cost(self, node_id: int, count: int = 0, size: int = 0) -> float:
+    def cost(self, node_id: int, count: int = 0, size: float = 0) -> float:
         """How far a broker is from its share, with so much more; squares add up."""
         by_count = (self.counts[node_id] + count) / max(1.0, self._count_mean) - 1
         by_size = (self.sizes[node_id] + size) / self._size_mean - 1 if self._size_mean else 0.0
         return by_count**2 + by_size**2
 
-    def gain(self, giver: int, taker: int, size: int) -> float:
+    def ideal_bytes(self, giver: int, taker: int) -> float:
+        """The size of the partition whose move gains most."""
+        return max(0.0, (self.sizes[giver] - self.sizes[taker]) / 2)
+
+    def gain(self, giver: int, taker: int, size: float) -> float:
         before = self.cost(giver) + self.cost(taker)
         return before - self.cost(giver, -1, -size) - self.cost(taker, 1, size)
 
@@ -148,6 +157,92 @@ class _Load:
         self.sizes[taker] += size
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Move:
+    """A partition, who gives a replica of it, and who takes it."""
+
+    number: int
+    size_bytes: int
+    giver: int
+    taker: int
+
+
+# Size and number of partitions, in this order.
+_Held: TypeAlias = "list[tuple[int, int]]"
+
+
+class _Places:
+    """The partitions by the set of brokers that have them, and by size.
+
+    Whether one broker can take a partition of another depends on that set alone, and what they gain
+    on the size: the best of a set is next to the ideal size. So no partition is looked at twice.
+    """
+
+    def __init__(
+        self,
+        partitions: Sequence[PlacedPartition],
+        wanted: dict[int, list[int]],
+        racks: Mapping[int, str | None],
+    ) -> None:
+        self._wanted = wanted
+        self._racks = racks
+        self._held: dict[frozenset[int], _Held] = {}
+        # The same lists by each broker of the set, and the sizes of all that it has.
+        self._of: dict[int, dict[frozenset[int], _Held]] = {one: {} for one in racks}
+        self._sizes: dict[int, list[int]] = {one: [] for one in racks}
+        for number, nodes in wanted.items():
+            size_bytes = partitions[number].size_bytes
+            self._held_by(frozenset(nodes)).append((size_bytes, number))
+            for node_id in nodes:
+                self._sizes[node_id].append(size_bytes)
+        for held in self._held.values():
+            held.sort()
+        for sizes in self._sizes.values():
+            sizes.sort()
+        # Sets that were looked at for a move.
+        self.looks = 0
+
+    def _held_by(self, nodes: frozenset[int]) -> _Held:
+        if nodes not in self._held:
+            held = self._held[nodes] = []
+            for node_id in nodes:
+                self._of[node_id][nodes] = held
+        return self._held[nodes]
+
+    def nearest_bytes(self, giver: int, ideal_bytes: float) -> int | None:
+        """The size nearest to the ideal of what a broker has; None if it has nothing."""
+        sizes = self._sizes[giver]
+        place = bisect_left(sizes, ideal_bytes)
+        return min(
+            sizes[max(0, place - 1) : place + 1],
+            key=lambda one: abs(one - ideal_bytes),
+            default=None,
+        )
+
+    def moves(self, giver: int, taker: int, ideal_bytes: float) -> Iterator[_Move]:
+        """Yields the best moves between two brokers: two at most of each set."""
+        self.looks += len(self._of[giver])
+        for nodes, held in self._of[giver].items():
+            if taker in nodes or not self._keeps_racks(nodes, giver, taker):
+                continue
+            place = bisect_left(held, (ideal_bytes, -1))
+            for size_bytes, number in held[max(0, place - 1) : place + 1]:
+                yield _Move(number=number, size_bytes=size_bytes, giver=giver, taker=taker)
+
+    def _keeps_racks(self, nodes: frozenset[int], giver: int, taker: int) -> bool:
+        racks = self._racks
+        others = {racks[one] for one in nodes if one != giver}
+        return racks[taker] not in others or racks[giver] in others
+
+    def move(self, move: _Move) -> None:
+        nodes = self._wanted[move.number]
+        self._held_by(frozenset(nodes)).remove((move.size_bytes, move.number))
+        nodes[nodes.index(move.giver)] = move.taker
+        insort(self._held_by(frozenset(nodes)), (move.size_bytes, move.number))
+        self._sizes[move.giver].remove(move.size_bytes)
+        insort(self._sizes[move.taker], move.size_bytes)
+
+
 def _spread_replicas(
     partitions: Sequence[PlacedPartition],
     wanted: dict[int, list[int]],
@@ -155,41 +250,40 @@ def _spread_replicas(
 ) -> None:
     brokers = sorted(racks)
     load = _Load(partitions, wanted, brokers)
+    places = _Places(partitions, wanted, racks)
     for _ in range(MOVES_MAX):
-        best: tuple[float, int, int, int] | None = None
-        for number, giver, taker in _moves(load, wanted, brokers):
-            gain = load.gain(giver, taker, partitions[number].size_bytes)
-            if gain > 1e-9 and (best is None or gain > best[0]):
-                nodes = wanted[number]
-                if _rack_count(nodes, racks, giver, taker) >= _rack_count(nodes, racks):
-                    best = (gain, number, giver, taker)
+        best = _best_move(load, places, brokers)
         if best is None:
             return
-        _, number, giver, taker = best
-        wanted[number][wanted[number].index(giver)] = taker
-        load.move(giver, taker, partitions[number].size_bytes)
+        places.move(best)
+        load.move(best.giver, best.taker, best.size_bytes)
 
 
-def _moves(
-    load: _Load, wanted: Mapping[int, Sequence[int]], brokers: Sequence[int]
-) -> Iterator[tuple[int, int, int]]:
-    """Yields a partition, who gives it, and who takes it: one of them is beyond its share."""
+def _best_move(load: _Load, places: _Places, brokers: Sequence[int]) -> _Move | None:
+    """Looks at those pairs first that could gain most, until none of the others can gain more.
+
+    One of the two is beyond its share.
+    """
     givers = {one for one in brokers if load.may_give(one)}
     takers = {one for one in brokers if load.may_take(one)}
-    for number, nodes in wanted.items():
-        for giver in nodes:
-            for taker in brokers if giver in givers else takers:
-                if taker not in nodes:
-                    yield number, giver, taker
-
-
-def _rack_count(
-    nodes: Sequence[int],
-    racks: Mapping[int, str | None],
-    giver: int | None = None,
-    taker: int | None = None,
-) -> int:
-    return len({racks[taker if one == giver and taker is not None else one] for one in nodes})
+    pairs = [
+        (load.gain(giver, taker, size_bytes), giver, taker)
+        for giver in brokers
+        for taker in (brokers if giver in givers else takers)
+        if giver != taker
+        and (size_bytes := places.nearest_bytes(giver, load.ideal_bytes(giver, taker))) is not None
+    ]
+    pairs.sort(key=lambda one: -one[0])
+    best: _Move | None = None
+    best_gain = GAIN_MIN
+    for gain_max, giver, taker in pairs:
+        if gain_max <= (best_gain if best is None else best_gain / NEAR_BEST):
+            break
+        for move in places.moves(giver, taker, load.ideal_bytes(giver, taker)):
+            gain = load.gain(giver, taker, move.size_bytes)
+            if gain > best_gain:
+                best, best_gain = move, gain
+    return best
 
 
 # --- 2 leaders -----------------------------------------------------------------------------------

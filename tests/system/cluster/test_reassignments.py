@@ -22,6 +22,7 @@ from kafka.admin import KafkaAdminClient
 
 from strandline.broker.cluster.in_sync.throttle import FOLLOWERS, LEADERS
 from tests.support.broker import eventually
+from tests.support.metrics import METRICS_ON, metric
 from tests.system.cluster.bounced import WAIT_S, BouncedCluster, bounced_cluster
 
 pytestmark = pytest.mark.slow
@@ -33,7 +34,7 @@ RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.ra
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[BouncedCluster]:
-    with bounced_cluster(tmp_path) as made:
+    with bounced_cluster(tmp_path, METRICS_ON) as made:
         yield made
 
 
@@ -109,6 +110,9 @@ def test_a_throttled_move_waits_for_its_rate_is_cancelled_and_ends_when_that_is_
     tool.throttle(old, new, 1000)
     tool.reassign([new])
     eventually(lambda: copied_bytes(cluster, new) > 0)
+    for broker, side in ((old, "leader"), (new, "follower")):
+        name = f"kafka_server_{side}replication_byte_rate"
+        eventually(lambda broker=broker, name=name: metric(cluster.brokers[broker - 1], name) > 0)
     # The first answer is a megabyte, for which the rate wants a quarter of an hour.
     assert tool.is_going_on()
     assert copied_bytes(cluster, new) < size_bytes

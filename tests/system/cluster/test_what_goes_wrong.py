@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from strandline.broker.cli import main
 from tests.support.broker import eventually
 from tests.support.forked import STRANDLINE, run_process
 from tests.support.several_brokers import SeveralBrokers
@@ -138,7 +139,7 @@ def _created(admin: AdminClient, topic: str) -> dict[str, object]:
 
 
 def test_a_broker_that_stands_still_is_fenced_and_comes_back_with_all_it_had(
-    tmp_path: Path,
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with brokers(tmp_path) as cluster:
         create(cluster, "kept")
@@ -149,6 +150,15 @@ def test_a_broker_that_stands_still_is_fenced_and_comes_back_with_all_it_had(
             said = status(cluster)
             assert "broker 2 is fenced" in said
             assert f"kept-{mine}" in said
+            line = tmp_path / "line"
+            line.write_text("51\n")
+            words = ("produce", "kept", "--partition", str(mine), "--file", str(line))
+            limit = ("-X", "message.timeout.ms=4000")
+            assert main([*words, *limit, "--bootstrap-server", f"127.0.0.1:{cluster.port}"]) == 1
+            told, failed = capsys.readouterr().err.splitlines()[:2]
+            assert "kept has taken nothing for 2 s, still waiting" in told
+            assert f"kept-{mine} has no leader" in told
+            assert "could not write 1 of 1 record to kept" in failed
         eventually(lambda: leaders(cluster, "kept")[mine] == 2)
         assert written(cluster, "kept", mine, range(50, 100)) == []
         assert values_in(cluster, "kept") == [*range(100)]

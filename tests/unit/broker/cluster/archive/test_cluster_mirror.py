@@ -251,6 +251,22 @@ def test_what_was_deleted_in_the_mirror_is_written_again(
     assert mirrored(store).topics == controllers.image.topics
 
 
+def test_a_check_lists_the_mirror_and_reads_it_only_if_somebody_else_wrote(
+    store: MemoryStore, controllers: Controllers
+) -> None:
+    caretaker = Caretaker(store, controllers)
+    caretaker.hear(controllers.create("a", A))
+    caretaker.hear(controllers.create("b", B))
+    caretaker.mirror.repair_mirror()
+    caretaker.hear(controllers.create("c", C))
+    asked = len(store.requests)
+    caretaker.mirror.repair_mirror()
+    assert [one.operation for one in store.requests[asked:]] == ["list"]
+    store.put(metadata_log_key(2), b"{}")
+    caretaker.mirror.repair_mirror()
+    assert mirrored(store).topics == controllers.image.topics
+
+
 def test_a_damaged_mirror_is_made_whole_by_whoever_takes_over(
     store: MemoryStore, controllers: Controllers
 ) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
+from strandline.broker.tools.nodes import balance
 from strandline.broker.tools.nodes.balance import (
     BYTES_TOLERANCE,
     PlacedPartition,
@@ -96,3 +99,34 @@ def test_whatever_the_beginning_shares_become_equal_and_partitions_stay_whole() 
             )
             == []
         ), seed
+
+
+def test_the_work_of_a_move_does_not_grow_with_the_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cluster of 20,000 partitions is planned in seconds."""
+    looks = 0
+    gain = balance._Load.gain
+
+    def counted(*arguments: object) -> float:
+        nonlocal looks
+        looks += 1
+        return gain(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(balance._Load, "gain", counted)
+    world = random.Random(1)
+    brokers = range(1, 7)
+    partitions = [
+        placed(number, *world.sample(brokers, 3), size=int(world.lognormvariate(16, 2)))
+        for number in range(20_000)
+    ]
+    # Broker 6 was away while the last ones were created.
+    partitions += [
+        placed(number, *world.sample(range(1, 6), 3)) for number in range(20_000, 20_400)
+    ]
+    plan = plan_balance(partitions, {node_id: f"rack {node_id % 3}" for node_id in brokers})
+    moves = sum(one.new_count for one in plan)
+    assert moves > 100
+    assert looks < 300 * moves
+    found = shares(list(brokers), after(partitions, plan)).values()
+    assert max(one.replicas for one in found) - min(one.replicas for one in found) <= 2
