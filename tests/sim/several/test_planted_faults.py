@@ -277,6 +277,7 @@ FAULTS = by_name(
             clients=nothing,
             words=["has another image"],
             only=("reset", "slow disk", "slow disk", "restart"),
+            first_world=2,
         ),
     )
 )
