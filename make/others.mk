@@ -134,6 +134,10 @@ $(PROMETHEUS): scripts/prometheus
 check-monitoring: $(DEV) $(MINISTACK) $(PROMETHEUS) ## alert rules and dashboard in a real Prometheus, over a broker with an S3 server
 	STRANDLINE_PROMETHEUS=$(dir $(PROMETHEUS)) $(PYTEST) tests/packaging/check_monitoring.py --durations=5
 
+.PHONY: dashboard-picture
+dashboard-picture: $(DEV) $(MINISTACK) $(PROMETHEUS) ## docs/assets/dashboard.svg, from the dashboard's queries over a broker at work (5 minutes)
+	@STRANDLINE_PROMETHEUS=$(dir $(PROMETHEUS)) $(PY) -m tests.packaging.dashboard_picture docs/assets/dashboard.svg
+
 PACKAGING := bench-data/packaging/.installed
 
 $(PACKAGING): requirements/packaging.txt scripts/packaging-tools $(DEV)

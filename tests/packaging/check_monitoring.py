@@ -5,14 +5,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import subprocess
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +27,7 @@ from tests.support.broker import BrokerProcess, eventually
 from tests.support.first_minutes import run
 from tests.support.metrics import METRICS_ON, get, metrics_port
 from tests.support.ministack import ServerProcess, ministack
-from tests.support.ports import ReservedPort
+from tests.support.prometheus import Prometheus, program
 from tests.system.tiers.tiered_broker import BROKER_SETTINGS, REGION
 
 pytestmark = pytest.mark.timeout(600)
@@ -40,57 +35,17 @@ pytestmark = pytest.mark.timeout(600)
 TOPIC = ("orders", "--config", "remote.storage.enable=true", "--config", "segment.ms=1000")
 
 
-def program(name: str) -> str:
-    return str(Path(os.environ["STRANDLINE_PROMETHEUS"]).resolve() / "usr" / "bin" / name)
+def result(prometheus: Prometheus, query: Query) -> list[Any]:
+    found: list[Any] = prometheus.ask("query", query=query.expression)["result"]
+    return found
 
 
-class Prometheus(ServerProcess):
-    """A Prometheus that scrapes a broker each second, with our rules."""
+def rules_of(prometheus: Prometheus) -> list[dict[str, Any]]:
+    return [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
 
-    def __init__(self, folder: Path, metrics: int) -> None:
-        config = folder / "prometheus.json"
-        config.write_text(
-            json.dumps(
-                {
-                    "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-                    "rule_files": [str(RULES)],
-                    "scrape_configs": [
-                        {
-                            "job_name": "strandline",
-                            "static_configs": [{"targets": [f"127.0.0.1:{metrics}"]}],
-                        }
-                    ],
-                }
-            )
-        )
-        port = ReservedPort()
-        command = [program("prometheus"), f"--config.file={config}"]
-        command += [f"--storage.tsdb.path={folder / 'series'}"]
-        command += [f"--web.listen-address=127.0.0.1:{port.number}"]
-        super().__init__(command, port=port, log_path=folder / "prometheus.log", environment={})
 
-    def _answers(self) -> bool:
-        """It answers queries, which it refuses while it opens its series."""
-        try:
-            with urllib.request.urlopen(f"{self.endpoint_url}/-/ready", timeout=60):
-                return True
-        except OSError:
-            return False
-
-    def ask(self, path: str, **arguments: str) -> Any:
-        url = f"{self.endpoint_url}/api/v1/{path}?{urllib.parse.urlencode(arguments)}"
-        with urllib.request.urlopen(url, timeout=60) as response:
-            return json.load(response)["data"]
-
-    def result(self, query: Query) -> list[Any]:
-        found: list[Any] = self.ask("query", query=query.expression)["result"]
-        return found
-
-    def rules(self) -> list[dict[str, Any]]:
-        return [rule for group in self.ask("rules")["groups"] for rule in group["rules"]]
-
-    def state(self, alert: str) -> str:
-        return next(str(rule["state"]) for rule in self.rules() if rule["name"] == alert)
+def state(prometheus: Prometheus, alert: str) -> str:
+    return next(str(rule["state"]) for rule in rules_of(prometheus) if rule["name"] == alert)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +79,8 @@ def broker(
 def prometheus(
     broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:
-    with Prometheus(tmp_path_factory.mktemp("prometheus"), metrics_port(broker)) as server:
+    server = Prometheus(tmp_path_factory.mktemp("prometheus"), metrics_port(broker))
+    with server:
         yield server
 
 
@@ -182,7 +138,7 @@ def test_every_query_of_the_dashboard_has_an_answer(prometheus: Prometheus) -> N
         return [
             f"{query.where}: {query.expression}"
             for query in queries
-            if not prometheus.result(query)
+            if not result(prometheus, query)
             and not is_while_failing(query)
             and not query.metrics & OF_SEVERAL
         ]
@@ -196,8 +152,8 @@ def test_every_query_of_the_dashboard_has_an_answer(prometheus: Prometheus) -> N
 
 
 def test_no_alert_fires_over_a_healthy_broker_and_every_rule_runs(prometheus: Prometheus) -> None:
-    eventually(lambda: all(rule["health"] == "ok" for rule in prometheus.rules()))
-    rules = prometheus.rules()
+    eventually(lambda: all(rule["health"] == "ok" for rule in rules_of(prometheus)))
+    rules = rules_of(prometheus)
     assert {rule["name"] for rule in rules} == {query.where for query in rule_queries()}
     assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []
 
@@ -208,11 +164,11 @@ def test_faults_of_store_and_broker_reach_panels_and_alerts(
     store.stop()
     produce(broker)
     (failing,) = (query for query in panel_queries() if "copy_failing" in query.expression)
-    eventually(lambda: prometheus.result(failing))
+    eventually(lambda: result(prometheus, failing))
     up = next(query for query in panel_queries() if "strandline_remote_up" in query.expression)
-    eventually(lambda: prometheus.result(up)[0]["value"][1] == "0")
+    eventually(lambda: result(prometheus, up)[0]["value"][1] == "0")
     # This one fires at a lag, the next after a minute: their times are the business of promtool.
     (errors,) = (query for query in panel_queries() if 'error!="NONE"' in query.expression)
-    eventually(lambda: prometheus.result(errors))
+    eventually(lambda: result(prometheus, errors))
     broker.kill()
-    eventually(lambda: prometheus.state("StrandlineDown") in ("pending", "firing"))
+    eventually(lambda: state(prometheus, "StrandlineDown") in ("pending", "firing"))

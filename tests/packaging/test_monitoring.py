@@ -6,17 +6,21 @@ metrics and a real page.
 
 from __future__ import annotations
 
+import json
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
 
 from strandline.broker.telemetry.families import FAMILIES
 from tests.packaging.monitoring import (
+    DASHBOARD,
     LABEL_OF_SEVERAL,
     LABELS_OF_PROMETHEUS,
     OF_PROMETHEUS,
     OF_SEVERAL,
+    ROOT,
     WHILE_FAILING,
     Query,
     made_up_series,
@@ -28,6 +32,7 @@ from tests.support.broker import BrokerProcess, eventually
 from tests.support.first_minutes import run
 from tests.support.metrics import METRICS_ON, get
 
+PICTURE = ROOT / "docs" / "assets" / "dashboard.svg"
 QUERIES = [*rule_queries(), *panel_queries(), *variable_queries(), *made_up_series()]
 
 # On a page only with a store that is spoken to by requests.
@@ -66,6 +71,14 @@ def test_every_alert_has_a_test_of_its_own() -> None:
 
 
 @pytest.mark.slow
+def test_the_picture_of_the_dashboard_has_its_panels_in_their_order() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    drawn = re.findall(r'class="b title"[^>]*>([^<]*)</text>', PICTURE.read_text())
+    assert [unescape(title) for title in drawn] == [panel["title"] for panel in panels], (
+        "make dashboard-picture draws it anew"
+    )
+
+
 def test_a_brokers_page_has_every_metric_of_rules_and_dashboard(tmp_path: Path) -> None:
     settings = {
         **METRICS_ON,

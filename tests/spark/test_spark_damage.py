@@ -27,7 +27,7 @@ from tests.unit.spark_lake.random_questions import (
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize(("seed", "damages"), [(1, 2), heavy(1, 12), heavy(2, 12)])
+@pytest.mark.parametrize(("seed", "damages"), [(1, 4), heavy(1, 12), heavy(2, 12)])
 def test_a_damaged_object_is_named_or_costs_nothing_by_every_way(
     spark: SparkSession, tmp_path: Path, seed: int, damages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

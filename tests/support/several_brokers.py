@@ -158,7 +158,8 @@ class SeveralBrokers:
 def _is_running(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
+        # The latter if it is gone between the opening and the reading.
         return False
 
 

@@ -54,6 +54,10 @@ class PartitionGone(RecordsRejected):
     kafka_code = 3  # UNKNOWN_TOPIC_OR_PARTITION
 
 
+class RecordsCut(DiskError):
+    """Records that were to be flushed were truncated meanwhile: no fault of the disk."""
+
+
 class NotLeader(RecordsRejected):
     """Another broker was elected before the append, which belongs into that one's log."""
 
@@ -362,13 +366,13 @@ class Partition:
         """Returns when all before `up_to`, or appended before the call, is on the device.
 
         Group commit: callers that come during an fsync share the next one. Raises StorageError to
-        each of them if it fails.
+        each of them if it fails, RecordsCut if the log was truncated meanwhile.
         """
         wanted_end = self.log.end_offset if up_to is None else up_to
         while (local := self.log.local).recovery_point < wanted_end:
             if self.log.end_offset < wanted_end:
                 # The outcome of these records is unknown, and others may get their offsets.
-                raise DiskError(f"{self.topic_partition} was cut below {wanted_end}")
+                raise RecordsCut(f"{self.topic_partition} was cut below {wanted_end}")
             # One that has ended began before the records that are missing from the device.
             if self._flushing is None or self._flushing.done():
                 loop = asyncio.get_running_loop()

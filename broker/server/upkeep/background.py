@@ -23,7 +23,7 @@ from strandline.broker.cluster.metadata.controller_messages import (
     FinishPurges,
     RaiseLeaderEpochs,
 )
-from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.cluster.replicas.partition import Partition, RecordsCut
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.server.workers import SYNC_THREADS
@@ -248,6 +248,9 @@ async def _flush(partition: Partition, quiet_log: QuietLog, now_s: float) -> Non
         # A roll waits for no record behind it, as in Kafka: on a late disk there is always one.
         is_due = local.flush_is_due(now_s)
         await partition.flush(None if is_due else local.active_segment.base_offset)
+    except RecordsCut:
+        # A follower that goes on from its leader's log; the next round flushes what it has then.
+        return
     except DiskError as error:
         _report(quiet_log, "flush failed", partition, error)
 

@@ -18,7 +18,8 @@ An open transaction holds the last stable offset back to its first record. A mar
 ends it; an abort goes to the transaction index. It is decided when its marker is below the high
 watermark, and holds the last stable offset until then (Kafka's `unreplicatedTxns`).
 
-Snapshots are Kafka's `.snapshot` files, version 1. They hold only the last batch of each producer:
+Snapshots are Kafka's `.snapshot` files, version 1. They hold only the last batch of each producer;
+the others are read from the log when they are asked for (storage/local/segment/earlier_batches.py):
 
     version i16 (1) | crc32c u32 of the rest | count i32 | count entries of
     producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32
@@ -29,7 +30,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -187,6 +188,8 @@ class ProducerState:
         self._refused: OrderedDict[int, _RefusedBatch] = OrderedDict()
         # By producer, while a coordinator on another broker is asked about its first batch.
         self._guards: OrderedDict[int, VerificationGuard] = OrderedDict()
+        # The state came from a snapshot, and the log may have more batches below this offset.
+        self.unread_before = 0
 
     # --- checks, before the append -----------------------------------------------------------
 
@@ -457,6 +460,28 @@ class ProducerState:
         self._refused.clear()
         self.unreplicated.clear()
         self.first_open_offset = self.first_undecided_offset = None
+        self.unread_before = 0
+
+    def add_earlier(self, headers: Iterable[BatchHeader]) -> None:
+        """Adds what a snapshot left out: earlier batches of the producers, in the log's order."""
+        self.unread_before = 0
+        found: dict[int, deque[AppendedBatch]] = {}
+        for header in headers:
+            entry = self.entries.get(header.producer_id)
+            if (
+                entry is None
+                or header.is_control
+                or header.producer_epoch != entry.epoch
+                or header.base_sequence == NO_SEQUENCE
+                or not entry.batches
+                or header.last_offset >= entry.batches[0].last_offset
+            ):
+                continue
+            earlier = found.setdefault(entry.producer_id, deque(maxlen=BATCHES_REMEMBERED))
+            earlier.append(_appended(header))
+        for producer_id, earlier in found.items():
+            batches = self.entries[producer_id].batches
+            batches.extendleft(islice(reversed(earlier), max(0, BATCHES_REMEMBERED - len(batches))))
 
     # --- snapshots ---------------------------------------------------------------------------
 
@@ -490,6 +515,7 @@ class ProducerState:
                     )
                 )
             self.entries[row.producer_id] = entry
+        self.unread_before = max((row.last_offset for row in entries), default=-1) + 1
         for row in sorted(entries, key=lambda row: row.transaction_first_offset):
             if row.transaction_first_offset != NO_TRANSACTION:
                 self._open_transaction(self.entries[row.producer_id], row.transaction_first_offset)
@@ -509,6 +535,17 @@ class SnapshotEntry(NamedTuple):
     timestamp_ms: int
     coordinator_epoch: int
     transaction_first_offset: int
+
+
+def _appended(header: BatchHeader) -> AppendedBatch:
+    """Of a batch with a sequence."""
+    return AppendedBatch(
+        header.base_sequence,
+        (header.base_sequence + header.last_offset_delta) & SEQUENCE_MASK,
+        header.last_offset,
+        header.last_offset_delta,
+        header.max_timestamp_ms,
+    )
 
 
 def _encode_entry(entry: ProducerEntry) -> bytes:

@@ -39,11 +39,13 @@ from strandline.storage.errors import (
     InvalidRecords,
     InvalidTimestamp,
     OffsetOutOfRange,
+    OutOfOrderSequence,
     StorageError,
 )
 from strandline.storage.files import OpenFile
 from strandline.storage.local.formats.names import SNAPSHOT_SUFFIX, file_name
 from strandline.storage.local.formats.producer_state import (
+    AppendedBatch,
     CompletedTransaction,
     InvalidTransactionState,
 )
@@ -62,6 +64,7 @@ from strandline.storage.local.log.append_rules import (
 from strandline.storage.local.log.recovery import LoadedLog, aborted_entry, load_log
 from strandline.storage.local.log.recovery_point import RecoveryPoint
 from strandline.storage.local.segment.cleaned_segment import CleanedFacts
+from strandline.storage.local.segment.earlier_batches import read_earlier_batches
 from strandline.storage.local.segment.producer_snapshots import reload_producers
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.local.segment.segment import RELATIVE_OFFSET_MAX, LocalRead, LogSegment
@@ -404,7 +407,7 @@ class LocalLog:
                 or producer_epoch != entry.epoch
                 or (not is_transactional and entry.transaction_first_offset >= 0)
             ):
-                duplicate = self.producers.check(
+                duplicate = self._check_producer(
                     producer_id,
                     producer_epoch,
                     base_sequence,
@@ -493,6 +496,31 @@ class LocalLog:
             self.log_start_offset,
             False,
             size_bytes,
+        )
+
+    def _check_producer(
+        self,
+        producer_id: int,
+        epoch: int,
+        first_sequence: int,
+        last_sequence: int,
+        *,
+        is_transactional: bool,
+    ) -> AppendedBatch | None:
+        """As `ProducerState.check`, which may not know each batch in flight after a load."""
+        try:
+            return self.producers.check(
+                producer_id,
+                epoch,
+                first_sequence,
+                last_sequence,
+                is_transactional=is_transactional,
+            )
+        except OutOfOrderSequence:
+            if not read_earlier_batches(self.producers, self.segments):
+                raise
+        return self.producers.check(
+            producer_id, epoch, first_sequence, last_sequence, is_transactional=is_transactional
         )
 
     def _answer_duplicate(

@@ -581,7 +581,7 @@ class LogSegment:
             self._begun_ms = NEVER_MS
         self._set_roll_timestamp()
         self.is_index_full = self._has_full_index()
-        self._bytes_since_index = position - self._border_before(position)
+        self._bytes_since_index = position - self.border_before(position)
         self._reload_max_timestamp()
 
     def trust_file(self, end_offset: int) -> None:
@@ -599,7 +599,7 @@ class LogSegment:
         self.offset_index.resume()
         self.time_index.resume()
         self.take_last_timestamp()
-        border = self.end_position = self._border_before(self.size_bytes)
+        border = self.end_position = self.border_before(self.size_bytes)
         self.is_active = True
         self.end_offset = self.base_offset
         if border > 0:
@@ -612,7 +612,7 @@ class LogSegment:
         """Recomputes the highest timestamp: the last time entry, then the batches behind it."""
         self._max_timestamp_ms, self._max_timestamp_offset = NO_TIMESTAMP, self.base_offset
         last_entry = self.take_last_timestamp()
-        position = self._border_before(self.size_bytes)
+        position = self.border_before(self.size_bytes)
         if last_entry is not None:
             position = min(position, self._border_of(last_entry.relative_offset))
         for batch in self.scan(position):
@@ -889,7 +889,8 @@ class LogSegment:
                 break
         return f"{self.time_index_path.name} is not that of this log"
 
-    def _border_before(self, position: int) -> int:
+    def border_before(self, position: int) -> int:
+        """The position of the last indexed batch that begins at or before `position`."""
         entry = self.offset_index.floor_by_position(position)
         return entry.position if entry else 0
 

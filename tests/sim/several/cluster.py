@@ -25,6 +25,16 @@ DURABLE = {
     # Most of a world's computing is that somebody looks and finds nothing to do.
     "log.retention.check.interval.ms": "600000",
 }
+ARCHIVE = {
+    "remote.log.storage.system.enable": "true",
+    "strandline.remote.url": "file:///in/memory",
+}
+# Of a broker's archive and retention.
+UPKEEP = {
+    "remote.log.manager.task.interval.ms": "2000",
+    "log.retention.check.interval.ms": "5000",
+    "log.initial.task.delay.ms": "1000",
+}
 # Between two attempts of a supervisor to start a process.
 START_AGAIN_S = 0.5
 
@@ -33,13 +43,19 @@ class VirtualCluster:
     """A controller, and brokers 1 to N."""
 
     def __init__(
-        self, world: World, brokers: int = 3, *, settings: Mapping[str, str] | None = None
+        self,
+        world: World,
+        brokers: int = 3,
+        *,
+        settings: Mapping[str, str] | None = None,
+        is_archived: bool = False,
     ) -> None:
         """`settings` are properties of each broker, with `_` for a dot."""
         self.world = world
         common = {
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": SECURITY,
+            **(ARCHIVE if is_archived else {}),
         }
         self.controller = VirtualBroker(
             world,
@@ -53,6 +69,7 @@ class VirtualCluster:
         self._seat = {
             **common,
             **DURABLE,
+            **(UPKEEP if is_archived else {}),
             "process.roles": "broker",
             "controller.quorum.bootstrap.servers": f"{self.controller.host}:{self.controller.port}",
             **{name.replace("_", "."): text for name, text in (settings or {}).items()},

@@ -26,6 +26,7 @@ class Fault:
     troubles: int = 6
     replicas: int = 1
     is_synced: bool = True
+    is_archived: bool = False
     first_world: int = 0
 
     def world_that_reveals(self, folder: Path, count: int = WORLDS) -> int | None:
@@ -40,6 +41,7 @@ class Fault:
                     only=self.only,
                     replicas=self.replicas,
                     is_synced=self.is_synced,
+                    is_archived=self.is_archived,
                 )
             except (AssertionError, ExceptionGroup) as error:
                 if any(word in text for text in _messages_of(error) for word in self.words):

@@ -10,10 +10,16 @@ from strandline.broker.cluster.in_sync.in_sync_set import InSyncSet
 from strandline.broker.cluster.in_sync.leading import Leading
 from strandline.broker.cluster.in_sync.progress import FollowerProgress
 from strandline.broker.cluster.replicas.partition import Partition
+from strandline.broker.controller import registration
 from strandline.broker.coordination.runtime.journal import Journal
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.replication.followed import Followed
 from strandline.storage.model import Isolation
+from strandline.storage.tiering.copy import open_segment
+from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
+
+# Behind every log.
+OFFSETS_END = 2**62
 
 
 def acknowledged_before_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
@@ -35,8 +41,19 @@ def the_high_watermark_is_the_leaders_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leading, "appended", at_once)
 
 
-def nothing_is_truncated(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Followed, "truncate", lambda own, _offset: own._go_on())
+def logs_are_cut_at_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    """Whenever somebody else leads, as before KIP-101."""
+    begin = Followed.__init__
+
+    def begun(own: Followed, *given: Any) -> None:
+        begin(own, *given)
+        own.truncate(own.partition.log.local.high_watermark)
+
+    patch.setattr(Followed, "__init__", begun)
+
+
+def a_crash_is_taken_for_a_clean_end(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(registration, "crash", registration.leave)
 
 
 def divergence_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:
@@ -100,3 +117,20 @@ def the_high_watermark_does_not_wait_for_who_joins(patch: pytest.MonkeyPatch) ->
 
 def consumers_read_above_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Isolation, "of_consumer", lambda _level: Isolation.LOG_END)
+
+
+# --- the archive of replicated logs ------------------------------------------------------------
+
+
+def pieces_of_the_open_segment_ignore_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    extents = open_segment._extents
+    patch.setattr(open_segment, "_extents", lambda run, _high_watermark: extents(run, OFFSETS_END))
+
+
+def a_new_leader_does_not_claim_the_archive(patch: pytest.MonkeyPatch) -> None:
+    """A commit of the earlier leader that is late succeeds."""
+
+    async def claim(_: ManifestOwner) -> None:
+        pass
+
+    patch.setattr(ManifestOwner, "claim", claim)

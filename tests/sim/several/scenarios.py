@@ -3,7 +3,6 @@
 records         idempotent producers: acknowledged is there once, and in order
 transactions    transactional producers: committed is read whole and once, aborted never
 groups          members of a group: commits do not go back
-administration  topics and properties come and go
 """
 
 from __future__ import annotations
@@ -37,6 +36,10 @@ READ_S_MAX = 300.0
 IN_SYNC_S_MAX = 120.0
 HEALED_S = 5.0
 NOT_SYNCED = {"log_flush_interval_messages": "9223372036854775807"}
+ARCHIVED = {
+    "remote.storage.enable": "true",
+    "strandline.remote.active.segment.upload.ms": "1000",
+}
 # replica.lag.time.max.ms: so short that followers leave the in-sync set, or as long as troubles.
 LAGS_MS = ("2000", "2000", "30000")
 # replica.fetch.max.bytes: with one batch a fetch, a follower stands at each batch once.
@@ -52,6 +55,7 @@ class Scene:
     watch: Watch
     # Of the clients' topic.
     replicas: int
+    is_archived: bool = False
     # All troubles are over.
     healed: asyncio.Event = field(default_factory=asyncio.Event)
     producer_ids: set[tuple[int, int]] = field(default_factory=set)
@@ -73,10 +77,12 @@ def scenario(
     only: Sequence[str] | None = None,
     replicas: int = 1,
     is_synced: bool = True,
+    is_archived: bool = False,
 ) -> Callable[[World], Coroutine[object, object, None]]:
     """Returns a scenario: clients work while so many troubles come.
 
-    Unless `is_synced`, brokers sync nothing, as Kafka's defaults have it.
+    Unless `is_synced`, brokers sync nothing, as Kafka's defaults have it. If `is_archived`, they
+    have an archive, and so has the topic.
     """
 
     async def played(world: World) -> None:
@@ -88,11 +94,11 @@ def scenario(
                 "replica_lag_time_max_ms": world.random.choice(LAGS_MS),
                 "replica_fetch_max_bytes": world.random.choice(FETCHES_BYTES),
             }
-        cluster = VirtualCluster(world, settings=settings)
+        cluster = VirtualCluster(world, settings=settings, is_archived=is_archived)
         watch.add(cluster)
         with watch.watching():
             try:
-                scene = Scene(world, cluster, watch, replicas)
+                scene = Scene(world, cluster, watch, replicas, is_archived)
                 trouble = Troubles(
                     world,
                     cluster,
@@ -112,7 +118,9 @@ def scenario(
 
 async def _play(scene: Scene, clients: Clients, troubles: Troubles, times: int) -> None:
     await scene.cluster.start()
-    configs = {"min.insync.replicas": "2"} if scene.replicas > 1 else None
+    configs = {"min.insync.replicas": "2"} if scene.replicas > 1 else {}
+    if scene.is_archived:
+        configs |= ARCHIVED
     first = scene.client("first")
     await first.create_topic("t", PARTITIONS, configs, replicas=scene.replicas)
     try:
@@ -150,8 +158,16 @@ def play_scenario(
     only: Sequence[str] | None = None,
     replicas: int = 1,
     is_synced: bool = True,
+    is_archived: bool = False,
 ) -> World:
-    played = scenario(clients, troubles=troubles, only=only, replicas=replicas, is_synced=is_synced)
+    played = scenario(
+        clients,
+        troubles=troubles,
+        only=only,
+        replicas=replicas,
+        is_synced=is_synced,
+        is_archived=is_archived,
+    )
     return play(seed, folder, played)
 
 

@@ -130,6 +130,14 @@ def a_broker_may_stop_before_others_know_who_leads(patch: pytest.MonkeyPatch) ->
     patch.setattr(BrokerSessions, "lowest_active", lambda *_: EVERYWHERE)
 
 
+def incarnations_of_one_entry_share_an_epoch(patch: pytest.MonkeyPatch) -> None:
+    """As if an entry had several decisions."""
+    record_of = registration._record_of
+    patch.setattr(
+        registration, "_record_of", lambda asked, epoch: record_of(asked, epoch - epoch % 32)
+    )
+
+
 def producer_ids_are_given_twice(patch: pytest.MonkeyPatch) -> None:
     allocated = producer_ids.allocate
 
@@ -244,6 +252,12 @@ FAULTS = by_name(
             words=["may stop"],
             only=("restart", "slow link"),
             first_world=7,
+        ),
+        Fault(
+            plant=incarnations_of_one_entry_share_an_epoch,
+            clients=nothing,
+            words=["two incarnations of", "the epoch of"],
+            only=("kill",),
         ),
         Fault(plant=producer_ids_are_given_twice, clients=records, words=["given twice"]),
         Fault(plant=an_entry_is_applied_twice, clients=nothing, words=["has another image"]),

@@ -6,16 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.several.archive import late_deletion
 from tests.sim.several.faults import Fault, by_name
 from tests.sim.several.planted_in_replication import (
     a_broker_answers_though_it_does_not_lead,
+    a_crash_is_taken_for_a_clean_end,
     a_follower_joins_below_the_start_of_the_epoch,
     a_follower_joins_wherever_it_is,
+    a_new_leader_does_not_claim_the_archive,
     acknowledged_before_the_high_watermark,
     consumers_read_above_the_high_watermark,
     coordinators_tell_what_is_not_replicated,
     divergence_is_not_looked_for,
-    nothing_is_truncated,
+    logs_are_cut_at_the_high_watermark,
+    pieces_of_the_open_segment_ignore_the_high_watermark,
     the_high_watermark_does_not_wait_for_who_joins,
     the_high_watermark_is_the_leaders_end,
     the_high_watermark_moves_below_min_in_sync,
@@ -53,11 +57,20 @@ FAULTS = by_name(
             replicas=3,
         ),
         Fault(
-            plant=nothing_is_truncated,
+            plant=logs_are_cut_at_the_high_watermark,
             clients=records,
-            words=(*SAYS_LOST, "not in sync again", "hangs"),
-            only=LATE,
+            words=SAYS_LOST,
+            only=("slow leader",),
             replicas=3,
+        ),
+        Fault(
+            plant=a_crash_is_taken_for_a_clean_end,
+            clients=records,
+            words=SAYS_LOST,
+            only=("last one",),
+            troubles=1,
+            replicas=3,
+            is_synced=False,
         ),
         Fault(
             plant=divergence_is_not_looked_for,
@@ -112,6 +125,22 @@ FAULTS = by_name(
             words=("read, and lost", "changed"),
             only=LATE,
             replicas=3,
+        ),
+        Fault(
+            plant=pieces_of_the_open_segment_ignore_the_high_watermark,
+            clients=records,
+            words=("is archived up to",),
+            only=("slow link", "apart"),
+            replicas=3,
+            is_archived=True,
+        ),
+        Fault(
+            plant=a_new_leader_does_not_claim_the_archive,
+            clients=late_deletion,
+            words=("deleted late",),
+            troubles=0,
+            replicas=3,
+            is_archived=True,
         ),
         Fault(
             plant=coordinators_tell_what_is_not_replicated,

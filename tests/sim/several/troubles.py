@@ -29,6 +29,8 @@ SLOW_LINK_S = (0.05, 1.5)
 # Of the answers of a slow leader, to its followers; the second one leaves the in-sync set.
 LATE_S, LATER_S = (0.2, 1.0), (1.0, 3.0)
 LATE_FOR_S = (2.5, 6.0)
+# Longer than a session.
+FENCED_S = (10.0, 15.0)
 # Records of clients are refused from an hour in the future on.
 JUMP_MS = 600_000
 SLOW_POOLS = ("folder-0", "metadata", "syncs-0", "disk")
@@ -70,6 +72,7 @@ class Troubles:
             "slow leader": self._slow_leader,
             "power alone": self._lose_power_alone,
             "blackout": self._black_out,
+            "last one": self._lose_power_of_the_last,
             "rolling": self._restart_all,
             "lossy": self._lose_packets,
             "slow link": self._slow_link,
@@ -80,7 +83,7 @@ class Troubles:
         }
         self._is_in_sync = is_in_sync
         self._without_power = asyncio.Lock()
-        without = {"double", "power alone", "slow controller"}
+        without = {"double", "power alone", "slow controller", "last one"}
         if replicas == 1:
             without |= {"apart", "slow leader", "blackout", "rolling"}
         self._chosen = [one for one in self._kinds if one not in without] if only is None else only
@@ -157,6 +160,24 @@ class Troubles:
         async with self._without_power:
             await self._of_a_broker(self._lost_power)
             await self._all_in_sync()
+
+    async def _lose_power_of_the_last(self) -> None:
+        """Brokers stop one after the other, the last one loses its power, and is back first: it may
+        not lead, for those who stopped have what it has lost.
+        """
+        async with self._without_power:
+            await self._all_in_sync()
+            *stopping, last = self._world.random.sample(self._cluster.brokers, 3)
+            for node in stopping:
+                await node.stop()
+                await self._lasts(FENCED_S)
+            await last.lose_power()
+            await self._lasts(FENCED_S)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._cluster.start_again(last))
+                await self._lasts(FENCED_S)
+                for node in stopping:
+                    tasks.create_task(self._cluster.start_again(node))
 
     async def _all_in_sync(self) -> None:
         while not self._is_in_sync():

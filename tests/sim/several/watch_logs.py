@@ -4,7 +4,9 @@
                   and on min.insync.replicas of them
     joining       who comes into the in-sync set has all that was ever committed
     leading       so has who begins to lead, from the same epochs
-    truncation    no replica cuts below its own high watermark
+    archive       has nothing that is not committed
+    truncation    no replica cuts below its own high watermark, and none that may lead, in sync or
+                  eligible, cuts what was committed
 
 A client would see a violation only if a leader dies at the right moment afterwards.
 """
@@ -14,17 +16,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from types import ModuleType
 from typing import Any, TypeAlias
 
 from strandline.broker.cluster.in_sync.leading import Leading
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.replication.followed import Followed
 from strandline.storage.model import Epoch, Offset, TopicId
+from strandline.storage.remote.manifest import store as manifest_store
+from strandline.storage.remote.manifest.manifest import Manifest
+from strandline.storage.tiering.partition.lone_disk.divergence import bucket_end
 from tests.sim.loop import PROCESS
 from tests.sim.several.cluster import VirtualCluster
 
-# A class, its method, and what it is replaced by.
-Spy: TypeAlias = tuple[type, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
+# A class or a module, its function, and what it is replaced by.
+Spy: TypeAlias = tuple[type | ModuleType, str, Callable[[Callable[..., Any]], Callable[..., Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,7 @@ class LogWatch:
             (Leading, "advance", self._spy_advance),
             (Leading, "follow", self._spy_follow),
             (Followed, "truncate", self._spy_truncate),
+            (manifest_store, "commit", self._spy_commit),
         )
 
     def _ends(self, topic: str, index: int, replicas: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -142,6 +149,19 @@ class LogWatch:
                         f"is in sync at {end_offset}",
                     )
 
+    def _spy_commit(self, commit: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(commit)
+        def committed(store: Any, before: Any, new: Manifest, **more: Any) -> Any:
+            known = self._committed.get((new.topic_id, new.partition))
+            self._require(
+                known is None or bucket_end(new) <= known.end_offset,
+                f"{new.topic}-{new.partition} is archived up to {bucket_end(new)}; committed are",
+                known,
+            )
+            return commit(store, before, new, **more)
+
+        return committed
+
     # --- the followers' --------------------------------------------------------------------------
 
     def _spy_truncate(self, truncate: Callable[..., None]) -> Callable[..., None]:
@@ -153,9 +173,22 @@ class LogWatch:
                     offset >= local.high_watermark,
                     f"{followed} is cut at {offset}, below {local.high_watermark}: lost",
                 )
+                self._on_cut(followed, min(offset, local.end_offset))
             truncate(followed, offset)
 
         return truncated
+
+    def _on_cut(self, followed: Followed, offset: Offset) -> None:
+        known = self._committed.get(followed.key)
+        partition = self._image().partition(followed.partition.topic_partition)
+        if known is None or partition is None:
+            return
+        nodes = [one.node_id for one in self._cluster.brokers if one.process is PROCESS.get()]
+        keeping = {*partition.isr, *partition.eligible_leader_replicas}
+        self._require(
+            offset >= known.end_offset or not keeping.intersection(nodes),
+            f"{followed} may lead, and is cut at {offset}; committed are {known}: lost",
+        )
 
 
 def _key(leading: Leading) -> tuple[TopicId, int]:

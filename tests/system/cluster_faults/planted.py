@@ -16,7 +16,7 @@ FAULTS: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
     for one in (
         replication.acknowledged_before_the_high_watermark,
         replication.the_high_watermark_is_the_leaders_end,
-        replication.nothing_is_truncated,
+        replication.logs_are_cut_at_the_high_watermark,
         replication.divergence_is_not_looked_for,
     )
 }

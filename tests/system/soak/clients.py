@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import (
@@ -94,9 +94,11 @@ class KeenProducer(_Thread):
         violations: Violations,
         *,
         records_per_s: float,
+        witness: Callable[[PartitionModel, str], None] = lambda _model, _reason: None,
     ) -> None:
         super().__init__(f"producer {number}", violations)
         self.number = number
+        self._witness = witness
         self.sent_count = 0
         self._bootstrap = bootstrap
         self._partitions = partitions
@@ -110,9 +112,22 @@ class KeenProducer(_Thread):
                 "enable.idempotence": True,
                 "linger.ms": 20,
                 "compression.type": CODECS[self.number % len(CODECS)],
+                "error_cb": self._told,
                 **QUIET,
             }
         )
+        try:
+            self._send_all(producer, chance)
+        except KafkaException:
+            # What it was told before says more.
+            producer.poll(0)
+            raise
+        self._send_last(producer)
+        left = producer.flush(FLUSH_S_MAX)
+        if left:
+            self._violations.add(f"{self.name}: {left} records were never answered")
+
+    def _send_all(self, producer: Producer, chance: random.Random) -> None:
         sequence = 0
         while not self._stopping.is_set():
             for model in self._partitions:
@@ -121,10 +136,13 @@ class KeenProducer(_Thread):
             producer.poll(self._interval_s)
             while len(producer) > UNACKNOWLEDGED_MAX and not self._stopping.is_set():
                 producer.poll(0.05)
-        self._send_last(producer)
-        left = producer.flush(FLUSH_S_MAX)
-        if left:
-            self._violations.add(f"{self.name}: {left} records were never answered")
+
+    def _told(self, error: KafkaError) -> None:
+        """Of what goes wrong with no record in particular; a fatal one says why, and where."""
+        if error.fatal():
+            self._violations.add(f"{self.name}: {error.str()}")
+            for model in self._partitions:
+                self._witness(model, f"{self.name}: {error.str()}")
 
     def _send_last(self, producer: Producer) -> None:
         """It was told to stop."""
@@ -140,6 +158,7 @@ class KeenProducer(_Thread):
                 model.acknowledge(int(message.offset() or 0), code)
             else:
                 self._violations.add(f"{self.name}: {model.name} refused a record: {error}")
+                self._witness(model, f"{self.name} was refused record {sequence}: {error}")
 
         producer.produce(
             model.topic,

@@ -34,6 +34,7 @@ from tests.support.several_brokers import SeveralBrokers
 from tests.system.soak.clients import KeenProducer, Member, Reader
 from tests.system.soak.libraries import LIBRARIES, Row
 from tests.system.soak.model import GroupProgress, PartitionModel, Violations
+from tests.system.soak.witness import Witness
 from tests.system.tiers.tiered_broker import BROKER_SETTINGS, REGION, Archive
 
 TIERED = {
@@ -77,6 +78,7 @@ class Fleet:
         ]
         self.bucket: S3Bucket
         self.cluster: SeveralBrokers
+        self.witness: Witness
         self._proxy: FaultProxy
         # How often each comes among so many steps.
         self.steps: dict[str, tuple[int, Callable[[random.Random], None]]] = {
@@ -107,6 +109,7 @@ class Fleet:
                 brokers=self._size,
                 environment={"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"},
             )
+            self.witness = Witness(self.cluster.data, self._folder / "refused")
             stack.enter_context(self.cluster)
             self._create()
             self._closing = stack.pop_all()
@@ -174,7 +177,14 @@ def living(fleet: Fleet, seed: int) -> Iterator[dict[str, GroupProgress]]:
     """Producers, readers and groups; in the end all but the groups have stopped."""
     bootstrap, found = fleet.cluster.bootstrap, fleet.violations
     writers = [
-        KeenProducer(number, bootstrap, fleet.of(topic), found, records_per_s=RECORDS_PER_S)
+        KeenProducer(
+            number,
+            bootstrap,
+            fleet.of(topic),
+            found,
+            records_per_s=RECORDS_PER_S,
+            witness=fleet.witness,
+        )
         for number, topic in enumerate((REPLICATED, SINGLE, REPLICATED), 1)
     ]
     readers = [

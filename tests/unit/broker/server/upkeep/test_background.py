@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 
 from strandline.broker.cluster.metadata.controller_messages import Controller
+from strandline.broker.cluster.replicas.partition import RecordsCut
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.config.loading import load_config
@@ -74,21 +75,7 @@ def test_partitions_that_find_no_room_are_not_a_change_of_the_metadata_each_seco
     run(minutes)
 
 
-@pytest.mark.parametrize("flush_messages", [1, 1000])
-def test_a_roll_waits_for_no_record_behind_it_unless_flush_messages_is_due(
-    tmp_path: Path, flush_messages: int
-) -> None:
-    log = open_log(tmp_path, config=LogConfig(flush_messages=flush_messages))
-    fill(log, 2)
-    log.roll()
-    fill(log, 1)
-    wanted: list[int | None] = []
-
-    async def flush(up_to: int | None) -> None:
-        wanted.append(up_to)
-        log.flush(up_to)
-
-    partition = SimpleNamespace(log=SimpleNamespace(local=log), flush=flush)
+def flush_for_a_minute(log: LocalLog, partition: SimpleNamespace) -> None:
     folder = LogDir(log.directory.parent, lock_descriptor=-1)
     folder.logs[log.topic_partition] = log
 
@@ -108,8 +95,50 @@ def test_a_roll_waits_for_no_record_behind_it_unless_flush_messages_is_due(
         task.cancel()
 
     run(a_minute)
+
+
+@pytest.mark.parametrize("flush_messages", [1, 1000])
+def test_a_roll_waits_for_no_record_behind_it_unless_flush_messages_is_due(
+    tmp_path: Path, flush_messages: int
+) -> None:
+    log = open_log(tmp_path, config=LogConfig(flush_messages=flush_messages))
+    fill(log, 2)
+    log.roll()
+    fill(log, 1)
+    wanted: list[int | None] = []
+
+    async def flush(up_to: int | None) -> None:
+        wanted.append(up_to)
+        log.flush(up_to)
+
+    partition = SimpleNamespace(log=SimpleNamespace(local=log), flush=flush)
+    flush_for_a_minute(log, partition)
     assert wanted == [None if flush_messages == 1 else 20]
     assert log.recovery_point == (30 if flush_messages == 1 else 20)
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_follower_that_is_truncated_during_its_flush_has_no_broken_disk(
+    tmp_path: Path, is_cut: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log(tmp_path)
+    fill(log, 2)
+    log.roll()
+    asked: list[int | None] = []
+
+    async def flush(up_to: int | None) -> None:
+        asked.append(up_to)
+        if len(asked) == 1:
+            raise (RecordsCut if is_cut else DiskError)("t-0")
+        log.flush(up_to)
+
+    place = log.topic_partition
+    partition = SimpleNamespace(
+        log=SimpleNamespace(local=log), flush=flush, topic_partition=place, is_gone=False
+    )
+    flush_for_a_minute(log, partition)
+    assert log.recovery_point == 20
+    assert [record.message for record in caplog.records] == ([] if is_cut else ["flush failed"])
 
 
 def test_a_folder_that_hangs_delays_no_flush_of_another(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import InvalidProducerEpoch, OutOfOrderSequence, RecordsRejected
 from strandline.storage.local.log.log import AppendInfo, AppendOrigin, LocalLog
+from strandline.storage.local.segment import earlier_batches
 from strandline.storage.model import AbortedTransaction, Isolation
 from strandline.storage.records.batch.marker import MarkerType
 from strandline.storage.tiering.log.unified_log import UnifiedLog
@@ -143,6 +144,59 @@ def test_the_whole_window_is_known_again_after_a_crash(tmp_path: Path) -> None:
     log = restarted(log, clean=False)
     for i in range(2, 7):
         assert send(log, i * 5).base_offset == i * 5
+
+
+@pytest.mark.parametrize("rolls", [{6}, {3, 5}, {2, 3, 4, 5, 6, 7}, {7}])
+@pytest.mark.parametrize("how", ["clean", "killed", "truncated"])
+def test_the_whole_window_is_known_again_where_a_snapshot_has_its_last_batch_alone(
+    tmp_path: Path, how: str, rolls: set[int]
+) -> None:
+    log = open_log(tmp_path)
+    for i in range(8):
+        if i in rolls:
+            log.roll()
+        if i < 7:
+            send(log, i * 5)
+            send(log, i * 5, producer_id=2)
+    log.flush()
+    if how == "truncated":
+        send(log, 35)
+        log.roll()
+        log.truncate_to(70)
+    else:
+        log = restarted(log, clean=how == "clean")
+    for i in range(2, 7):
+        assert send(log, i * 5).base_offset == i * 10
+        assert send(log, i * 5, producer_id=2).base_offset == i * 10 + 5
+    with pytest.raises(OutOfOrderSequence):
+        send(log, 5)
+    with pytest.raises(OutOfOrderSequence):
+        send(log, 40)
+    assert send(log, 35).base_offset == 70
+
+
+def test_batches_in_flight_of_an_older_epoch_are_not_looked_for(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send(log, 0)
+    send(log, 0, epoch=1)
+    send(log, 5, epoch=1)
+    log = restarted(log, clean=True)
+    assert send(log, 0, epoch=1).base_offset == 5
+    with pytest.raises(InvalidProducerEpoch):
+        send(log, 0)
+
+
+def test_what_was_in_flight_is_looked_for_once_and_in_the_last_bytes_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path, config=LogConfig(index_interval_bytes=1))
+    sizes = [send(log, i * 5).size_bytes for i in range(5)]
+    log = restarted(log, clean=True)
+    monkeypatch.setattr(earlier_batches, "READ_BYTES_MAX", sum(sizes[-2:]))
+    assert send(log, 15).duplicate
+    with pytest.raises(OutOfOrderSequence):
+        send(log, 10)
+    assert not earlier_batches.read_earlier_batches(log.producers, log.segments)
 
 
 def test_silent_producers_are_forgotten(tmp_path: Path) -> None:
