@@ -199,8 +199,6 @@ class _Places:
             held.sort()
         for sizes in self._sizes.values():
             sizes.sort()
-        # Sets that were looked at for a move.
-        self.looks = 0
 
     def _held_by(self, nodes: frozenset[int]) -> _Held:
         if nodes not in self._held:
@@ -221,7 +219,6 @@ class _Places:
 
     def moves(self, giver: int, taker: int, ideal_bytes: float) -> Iterator[_Move]:
         """Yields the best moves between two brokers: two at most of each set."""
-        self.looks += len(self._of[giver])
         for nodes, held in self._of[giver].items():
             if taker in nodes or not self._keeps_racks(nodes, giver, taker):
                 continue
