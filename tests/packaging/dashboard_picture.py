@@ -37,7 +37,7 @@ from tests.support.prometheus import Prometheus
 
 INSTANCE = "broker-1:9404"
 LENGTH_S = 240
-SCRAPE_S, STEP_S = 2, 4
+SCRAPE_S, STEP_S = 5, 5
 # As Grafana has it for such scrapes and steps.
 RATE_INTERVAL = f"{max(SCRAPE_S + STEP_S, 4 * SCRAPE_S)}s"
 # Of the S3 server, from the beginning of the load.

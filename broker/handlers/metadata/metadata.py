@@ -154,12 +154,24 @@ class MetadataHandlers:
                 MetadataResponseBroker(
                     node_id=broker.broker_id, host=address.host, port=address.port, rack=broker.rack
                 )
-                for broker, address in self._brokers(image, context.caller.listener)
+                for broker, address in self._some_brokers(image, context.caller.listener)
             ],
             cluster_id=image.cluster_id,
             controller_id=self._config.node_id,
             topics=topics,
         )
+
+    def _some_brokers(
+        self, image: MetadataImage, listener: str
+    ) -> Sequence[tuple[RegisterBrokerRecord, Listener]]:
+        """The brokers of an answer to Metadata: those that are fenced only if all are.
+
+        After a restart of all, this one may answer before the controller has unfenced any. Kafka's
+        answer has no broker then, and librdkafka (2.10 and newer) gives up those that it knows for
+        good: it asks nobody any more.
+        """
+        unfenced = list(self._brokers(image, listener))
+        return unfenced or list(self._brokers(image, listener, with_fenced=True))
 
     def _brokers(
         self, image: MetadataImage, listener: str, *, with_fenced: bool = False

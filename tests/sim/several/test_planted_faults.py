@@ -198,9 +198,9 @@ FAULTS = by_name(
             plant=epochs_are_not_checked,
             clients=records,
             words=["answered under epoch"],
-            first_world=13,
+            first_world=6,
         ),
-        Fault(plant=duplicates_are_appended, clients=records, words=["twice"], first_world=2),
+        Fault(plant=duplicates_are_appended, clients=records, words=["twice"], first_world=5),
         Fault(plant=acknowledged_before_the_sync, clients=records, words=["lost"], only=("power",)),
         Fault(
             plant=markers_leave_before_prepare_is_durable,
@@ -277,6 +277,7 @@ FAULTS = by_name(
             clients=nothing,
             words=["has another image"],
             only=("reset", "slow disk", "slow disk", "restart"),
+            first_world=2,
         ),
     )
 )

@@ -48,6 +48,7 @@ FAULTS = by_name(
             words=SAYS_LOST,
             only=LATE,
             replicas=3,
+            first_world=2,
         ),
         Fault(
             plant=the_high_watermark_is_the_leaders_end,
@@ -62,6 +63,7 @@ FAULTS = by_name(
             words=SAYS_LOST,
             only=("slow leader",),
             replicas=3,
+            first_world=5,
         ),
         Fault(
             plant=a_crash_is_taken_for_a_clean_end,
@@ -78,6 +80,7 @@ FAULTS = by_name(
             words=(*SAYS_LOST, "not in sync again", "hangs"),
             only=LATE,
             replicas=3,
+            first_world=1,
         ),
         Fault(
             plant=the_high_watermark_moves_below_min_in_sync,
@@ -155,7 +158,10 @@ QUICK = (
     "the_high_watermark_is_the_leaders_end-records",
     "divergence_is_not_looked_for-records",
     "the_high_watermark_moves_below_min_in_sync-records",
-    "the_high_watermark_does_not_wait_for_who_joins-records",
+    "logs_are_cut_at_the_high_watermark-records",
+    "a_crash_is_taken_for_a_clean_end-records",
+    "pieces_of_the_open_segment_ignore_the_high_watermark-records",
+    "a_new_leader_does_not_claim_the_archive-late_deletion",
     "a_follower_joins_wherever_it_is-records",
 )
 

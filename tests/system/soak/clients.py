@@ -155,7 +155,7 @@ class KeenProducer(_Thread):
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:
-                model.acknowledge(int(message.offset() or 0), code)
+                model.acknowledge(message.offset(), code)
             else:
                 self._violations.add(f"{self.name}: {model.name} refused a record: {error}")
                 self._witness(model, f"{self.name} was refused record {sequence}: {error}")

@@ -165,6 +165,8 @@ def read_everything(world: World, story: Story) -> None:
         story.readers.append(reader)
         if unread:
             world.violations.add(f"{reader.name} has only read {reader.done}")
+    for model in world.models.values():
+        model.check_read()
 
 
 def behind(reached: int, end: int) -> str:

@@ -55,9 +55,11 @@ class KeyedProducer(KeenProducer):
         sent_s = time.monotonic()
 
         def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is None:
-                model.acknowledge_row(int(message.offset() or 0), Sent(key, code), sent_s=sent_s)
-            else:
+            # Without an offset, as PartitionModel.acknowledge says, it stays pending.
+            offset = message.offset()
+            if error is None and offset is not None:
+                model.acknowledge_row(offset, Sent(key, code), sent_s=sent_s)
+            elif error is not None:
                 self._violations.add(f"{self.name}: {model.name} refused a record: {error}")
 
         model.sending(key)

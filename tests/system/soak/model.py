@@ -64,6 +64,8 @@ class PartitionModel:
     ceiling: int = 0
     acknowledged_count: int = 0
     _codes: array[int] = field(default_factory=lambda: array("q"))
+    # Codes that were acknowledged without an offset.
+    _somewhere: set[int] = field(default_factory=set)
     _acknowledged_end: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -76,12 +78,28 @@ class PartitionModel:
         """Behind the last acknowledged record."""
         return self._acknowledged_end
 
-    def acknowledge(self, offset: int, code: int) -> None:
-        """A producer was told that its record lies there."""
+    def acknowledge(self, offset: int | None, code: int) -> None:
+        """A producer was told that its record lies there; None that it lies somewhere.
+
+        librdkafka does not know where if it sees from the answer to a later batch that an earlier
+        one was appended, whose own answer was lost (rd_kafka_dr_implicit_ack).
+        """
         with self._lock:
-            self._see(offset, code, "was acknowledged")
             self.acknowledged_count += 1
+            if offset is None:
+                self._somewhere.add(code)
+                return
+            self._see(offset, code, "was acknowledged")
             self._acknowledged_end = max(self._acknowledged_end, offset + 1)
+
+    def check_read(self) -> None:
+        """Everything was read: also what was acknowledged without an offset."""
+        with self._lock:
+            missing = self._somewhere.difference(self._codes)
+        for code in sorted(missing):
+            self.violations.add(
+                f"{self.name}: {text_of(code)} was acknowledged, and nobody read it"
+            )
 
     def begin_pass(self, start: int, *, generation: int, who: str) -> Pass:
         """Somebody reads from `start` on; `generation` is from before it was asked for."""
@@ -130,6 +148,8 @@ class PartitionModel:
         with self._lock:
             lost = max(0, self._acknowledged_end - end_offset)
             del self._codes[end_offset:]
+            # Nobody knows which of them were lost.
+            self._somewhere.clear()
             self._acknowledged_end = min(self._acknowledged_end, end_offset)
             # A log start that was only on the disk is lost with it.
             self.floor = min(self.floor, log_start)
@@ -139,6 +159,7 @@ class PartitionModel:
         """The topic was deleted and made again."""
         with self._lock:
             self._codes = array("q")
+            self._somewhere.clear()
             self._acknowledged_end = self.floor = self.ceiling = 0
             self.incarnation += 1
 

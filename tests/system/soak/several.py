@@ -242,6 +242,8 @@ def check(fleet: Fleet) -> None:
         reader.stop()
         if len(reader.done) < len(fleet.models):
             fleet.violations.add(f"{reader.name} has only read {reader.done}")
+    for model in fleet.models:
+        model.check_read()
     check_archive(fleet)
     if "Traceback" in fleet.cluster.log_text():
         fleet.violations.add("a traceback is in the brokers' log")

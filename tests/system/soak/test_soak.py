@@ -91,6 +91,22 @@ def test_the_model_sees_gaps_and_doubles(
     assert text in partition.violations.texts[0]
 
 
+def test_the_model_looks_for_what_was_acknowledged_without_an_offset(
+    partition: PartitionModel,
+) -> None:
+    for sequence in (10, 11):
+        partition.acknowledge(None, code(sequence))
+    partition.acknowledge(12, code(12))
+    read(partition, *range(11))
+    partition.check_read()
+    assert partition.violations.texts == [
+        "t-0: record 11 of producer 7 was acknowledged, and nobody read it"
+    ]
+    read(partition, *range(13))
+    partition.check_read()
+    assert len(partition.violations.texts) == 1
+
+
 def test_the_model_sees_changed_foreign_and_disordered_records(partition: PartitionModel) -> None:
     reading = read(partition, 0)
     reading.accept(1, value(partition, 2))

@@ -87,6 +87,19 @@ def test_a_cluster_is_all_brokers_that_a_client_of_this_listener_can_reach() -> 
     ]
 
 
+@pytest.mark.parametrize(
+    ("fenced", "named"), [((), (OWN, 2, 3)), ((OWN, 3), (2,)), ((OWN, 2, 3), (OWN, 2, 3))]
+)
+def test_metadata_name_fenced_brokers_only_where_clients_would_be_left_without_any(
+    fenced: tuple[int, ...], named: tuple[int, ...]
+) -> None:
+    brokers = [broker(number, fenced=number in fenced) for number in (OWN, 2, 3)]
+    made = handlers(*brokers, broker(4, listener="INTERNAL"))
+    answer = made.metadata(MetadataRequest(topics=()), context(12))
+    assert isinstance(answer, MetadataResponse)
+    assert tuple(one.node_id for one in answer.brokers) == named
+
+
 def coordinators(made: MetadataHandlers, *groups: str) -> list[Coordinator]:
     request = FindCoordinatorRequest(key_type=0, coordinator_keys=groups)
     return list(made.find_coordinator(request, context(4)).coordinators)
