@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from strandline.broker.cluster.metadata.controller_messages import ControllerRequest, Outcome
 from strandline.broker.cluster.metadata.records import NodeId
@@ -66,6 +66,7 @@ class RegisterBroker(ControllerRequest[Registered]):
 class Heartbeat(ControllerRequest[BrokerHeartbeatAnswer]):
     """A broker says where it is, and what it wants."""
 
+    overtakes: ClassVar[bool] = True
     request: BrokerHeartbeatRequest
 
 

@@ -4,9 +4,11 @@
     3 the view takes over the new image, and its followers apply it   4 answer
 
 A crash after 2 loses the answer, not the change: a start publishes the whole image. One entry is in
-flight; whoever comes meanwhile waits, and decides on the image after it. A change of very many
-things is several entries, one after the other (`Decision.then`). An entry that was begun is
-published also if whoever asked for it has gone: nobody else would tell those who follow the log.
+flight; whoever comes meanwhile waits, and decides on the image after it. A heartbeat that changes
+nothing does not wait: on a disk whose syncs are late, brokers that live would seem to hang. A
+change of very many things is several entries, one after the other (`Decision.then`). An entry that
+was begun is published also if whoever asked for it has gone: nobody else would tell those who
+follow the log.
 
 What it decides on a request of a type is a pure function, given when it is made: those of
 configurations and quotas lie above.
@@ -73,6 +75,10 @@ class ActiveController:
         Raises StorageError if the metadata log cannot be written. The outcome of the append is then
         unknown, so the next change reads the log again first and applies what it holds.
         """
+        if request.overtakes and self._changing.locked() and not self._unsure:
+            decision = self.decide(request)
+            if not decision.records and decision.then is None:
+                return decision.results
         await self._changing.acquire()
         return await to_its_end(self._ask(request))
 

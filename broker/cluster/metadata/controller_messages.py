@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import NodeId, Replicas
@@ -83,6 +83,9 @@ class ControllerRequest(Generic[ResultT]):
     """What is asked of the controller; the answer has a `ResultT` for each item."""
 
     __slots__ = ()
+    # Whether one that changes nothing is answered while an entry is in flight, on the image before
+    # it: who asks knows nothing of that entry, and must not wait for the disk.
+    overtakes: ClassVar[bool] = False
 
 
 class Controller(Protocol):

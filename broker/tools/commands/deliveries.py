@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 from strandline.broker.tools.client.connection import failure_of
 from strandline.storage.clock import Clock
 from strandline.storage.plurals import counted
-from strandline.storage.remote.silence import LOOK_S, TOLD_AFTER_S
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
+# Nobody wonders about a shorter wait; as of a store that does not answer.
+TOLD_AFTER_S = 2.0
+LOOK_S = 0.25
 # A leader that does not serve, in the client library.
 NO_LEADER = -1
 ASK_SECONDS_MAX = 2.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from strandline.broker.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.metrics import METRICS_ON, metric
 from tests.support.wire import WireClient
@@ -26,12 +28,17 @@ from tests.system.calls import (
     produce_request,
     read_all,
 )
+from tests.system.config_calls import alter
 
 pytestmark = pytest.mark.slow
 
 TOPIC = "audit.record"
 SETTINGS = {"strandline.audit.topic": TOPIC, **METRICS_ON}
 DENIED = 29
+SET = 0
+# Changes before the disk is full, and while it is.
+BEFORE, MEANWHILE = 60, 3
+CANNOT = "the record cannot be appended to its topic"
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +137,36 @@ def test_what_is_known_when_the_broker_stops_is_in_the_topic(tmp_path: Path) -> 
                 "t": len(batch()),
                 TOPIC: 0,
             }
+
+
+def altered_count(client: WireClient) -> int:
+    return len([one for one in lines(client) if one.get("request") == "IncrementalAlterConfigs"])
+
+
+def keep_for(client: WireClient, retention_ms: int) -> None:
+    change = ("retention.ms", SET, str(retention_ms))
+    assert alter(client, "t", change, resource_type=ConfigResourceType.TOPIC).error_code == 0
+
+
+def test_on_a_full_disk_lines_wait_and_clients_notice_nothing(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, settings=SETTINGS) as broker, WireClient(broker.port) as client:
+        create_topic(client, "t")
+        # The topic of the record has the largest file by far, which alone finds no room.
+        for number in range(BEFORE):
+            keep_for(client, 10**9 + number)
+        assert eventually(lambda: altered_count(client) == BEFORE)
+        (file,) = (broker.data / f"{TOPIC}-0").glob("*.log")
+        before = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (file.stat().st_size, before[1]))
+        for number in range(MEANWHILE):
+            keep_for(client, 10**10 + number)
+        assert produce(client, "t", batch()).error_code == 0
+        assert eventually(lambda: CANNOT in broker.log_text())
+        assert "File too large" in broker.log_text().partition(CANNOT)[2].splitlines()[0]
+        assert altered_count(client) == BEFORE
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, before)
+        assert eventually(lambda: altered_count(client) == BEFORE + MEANWHILE)
+        assert metric(broker, "strandline_audit_lines_lost_total") == 0
 
 
 @pytest.mark.parametrize("name", ["no/topic", "__consumer_offsets"])

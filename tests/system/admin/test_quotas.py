@@ -390,6 +390,8 @@ def test_partitions_beyond_the_rate_are_refused_and_told_when_to_come_again(
         assert codes == {"m-a": 0, "m-b": THROTTLING_QUOTA_EXCEEDED}
         assert_muted_for(client, response.throttle_time_ms, asked_s)
         eventually(lambda: create(client, ["m-b"], 1, 7).topics[0].error_code == 0)
+    # So low that a slow disk does not make up for the next request.
+    alter(admin, of(client_id), {"controller_mutation_rate": 0.1})
     with WireClient(broker.port, client_id=client_id) as client:
         grown = client.ask(
             CreatePartitionsRequest(

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -333,6 +333,23 @@ def test_a_follower_that_was_away_while_its_leader_freed_goes_on_behind_the_arch
     assert "whole" in cluster.run("archive", "verify", "--topic", "away")
 
 
+def commit(brokers: SeveralBrokers, topic: str, offset: int) -> None:
+    """As the first group of the cluster, whose coordinator may not be there yet."""
+    consumer = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "readers"})
+
+    def is_committed() -> bool:
+        try:
+            consumer.commit(offsets=[TopicPartition(topic, 0, offset)], asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.COORDINATOR_NOT_AVAILABLE:
+                raise
+            return False
+        return True
+
+    eventually(is_committed)
+    consumer.close()
+
+
 def reassign(cluster: Archived, topic: str, replicas: list[int], *, partition: int = 0) -> None:
     """Moves a partition; returns when these are in sync, and the first one leads."""
     moved = ReassignablePartition(partition_index=partition, replicas=replicas)
@@ -456,9 +473,7 @@ def test_what_a_lost_broker_archived_is_taken_over_by_others(tmp_path: Path) -> 
         lost.create("kept")
         values = [b"%d" % number for number in range(900)]
         fill(brokers, "kept", values)
-        commits = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "readers"})
-        commits.commit(offsets=[TopicPartition("kept", 0, 17)], asynchronous=False)
-        commits.close()
+        commit(brokers, "kept", 17)
         eventually(lambda: lost.archived("kept") == 900)
         eventually(lambda: [*lost.bucket.glob("groups/*.log")])
         pid = lost.pid_of(3)
@@ -560,9 +575,7 @@ def test_what_was_archived_is_restored_as_one_broker(tmp_path: Path, s3_bucket: 
         archived.create("kept")
         values = [b"%d" % number for number in range(900)]
         fill(brokers, "kept", values)
-        commits = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "readers"})
-        commits.commit(offsets=[TopicPartition("kept", 0, 17)], asynchronous=False)
-        commits.close()
+        commit(brokers, "kept", 17)
         eventually(lambda: archived.archived("kept") == 900)
         replica = ReplicaProcess(
             tmp_path / "replica", settings={**archived.settings, **REPLICA, "node.id": "9"}
@@ -604,9 +617,7 @@ def test_a_cluster_of_which_no_disk_is_left_is_a_cluster_again_from_its_bucket(
     with lost.brokers as brokers:
         lost.create("kept", replicas=3)
         fill(brokers, "kept", values)
-        commits = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "readers"})
-        commits.commit(offsets=[TopicPartition("kept", 0, 17)], asynchronous=False)
-        commits.close()
+        commit(brokers, "kept", 17)
         eventually(lambda: lost.archived("kept") == 900)
         eventually(lambda: [*lost.bucket.glob("groups/*.log")])
         brokers.stop(signal.SIGKILL)

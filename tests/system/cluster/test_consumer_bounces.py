@@ -40,7 +40,8 @@ def producing(cluster: BouncedCluster, partitions: int = 1) -> Iterator[str]:
         {
             "bootstrap.servers": cluster.bootstrap,
             "enable.idempotence": True,
-            "delivery.timeout.ms": WAIT_S * 1000,
+            # Longer than a broker takes to stop and start on a slow disk.
+            "delivery.timeout.ms": 5 * WAIT_S * 1000,
         }
     )
 
@@ -63,7 +64,7 @@ def producing(cluster: BouncedCluster, partitions: int = 1) -> Iterator[str]:
     finally:
         over.set()
         thread.join()
-        assert producer.flush(WAIT_S) == 0
+        assert producer.flush(5 * WAIT_S) == 0
     assert failed == []
 
 

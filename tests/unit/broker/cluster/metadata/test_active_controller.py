@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import pytest
 
 from strandline.broker.cluster.metadata.active_controller import ActiveController
-from strandline.broker.cluster.metadata.controller_messages import CreateTopics, NewTopic
+from strandline.broker.cluster.metadata.controller_messages import (
+    ControllerRequest,
+    CreateTopics,
+    Decision,
+    NewTopic,
+)
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
 from strandline.broker.cluster.metadata.view import MetadataView
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.running_config import RunningConfig
+from strandline.broker.protocol.formats.metadata_records import NoOpRecord
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.server.decisions import decisions
 from strandline.storage.errors import DiskError
 from strandline.storage.remote.object_store.interface import ObjectStore
-from tests.support.memory_store import MemoryStore
+from tests.support.memory_store import Fault, MemoryStore
 from tests.unit.broker.cluster.controlled import registered
 from tests.unit.broker.cluster.metadata_rig import opened
 
@@ -151,6 +159,43 @@ def test_an_entry_is_followed_although_who_asked_for_it_went_away_meanwhile() ->
         assert appended == [2]
 
     play(scenario)
+
+
+@dataclass(frozen=True, slots=True)
+class Beat(ControllerRequest[int]):
+    """The result is the version of the image that was decided on."""
+
+    overtakes: ClassVar[bool] = True
+    changes: bool = False
+
+
+def beat(image: MetadataImage, asked: Beat) -> Decision[int]:
+    records = (NoOpRecord(),) if asked.changes else ()
+    return Decision(records=records, results=(image.version,))
+
+
+def test_a_heartbeat_that_changes_nothing_does_not_wait_for_the_disk() -> None:
+    store, synced = MemoryStore(), threading.Event()
+
+    async def scenario(begin: Callable[[], Made]) -> None:
+        active = begin().active
+        active._decisions = {**active._decisions, Beat: beat}
+        version = active.view.image.version
+        store.add_fault(Fault(operation="put", gate=synced))
+        creating = asyncio.create_task(active.ask(create("a")))
+        while not active._changing.locked():
+            await asyncio.sleep(0)
+        try:
+            assert await active.ask(Beat()) == (version,)
+            changing = asyncio.create_task(active.ask(Beat(changes=True)))
+            await asyncio.sleep(0)
+            assert not changing.done()
+        finally:
+            synced.set()
+        await creating
+        assert await changing == (version + 1,)
+
+    play(scenario, store)
 
 
 def test_one_entry_is_in_flight_and_who_comes_meanwhile_decides_on_the_image_after_it() -> None:
