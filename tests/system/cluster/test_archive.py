@@ -445,7 +445,7 @@ def test_a_replica_that_joins_a_coordinators_partition_has_what_its_leader_has(
     cluster: Archived,
 ) -> None:
     """The bucket has the state of groups too, at other offsets: it is for who is the only one."""
-    cluster.create("counted", partitions=1)
+    admin = cluster.create("counted", partitions=1)
     consumer = Consumer({"bootstrap.servers": cluster.brokers.bootstrap, "group.id": "counts"})
     for offset in range(20):
         place = [TopicPartition("counted", 0, offset)]
@@ -455,7 +455,9 @@ def test_a_replica_that_joins_a_coordinators_partition_has_what_its_leader_has(
     log = max(sizes, key=sizes.__getitem__).relative_to(folder)
     number = int(log.parent.name.rpartition("-")[2])
     eventually(lambda: cluster.bucket.joinpath(state_key(GROUPS_PREFIX, number)).exists())
-    for replicas in ([1, 2], [1, 2, 3]):
+    leader = leaders(admin, OFFSETS_TOPIC)[number]
+    stays, joins = (one for one in (1, 2, 3) if one != leader)
+    for replicas in ([leader, stays], [leader, stays, joins]):
         reassign(cluster, OFFSETS_TOPIC, replicas, partition=number)
     consumer.commit(offsets=place, asynchronous=False)
     consumer.close()
