@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from strandline.storage import files
@@ -407,12 +408,15 @@ class LocalLog:
                 or producer_epoch != entry.epoch
                 or (not is_transactional and entry.transaction_first_offset >= 0)
             ):
-                duplicate = self._check_producer(
-                    producer_id,
-                    producer_epoch,
-                    base_sequence,
-                    (base_sequence + offset_delta) & 0x7FFFFFFF,
-                    is_transactional=is_transactional,
+                duplicate = self._duplicate_of(
+                    partial(
+                        self.producers.check,
+                        producer_id,
+                        producer_epoch,
+                        base_sequence,
+                        (base_sequence + offset_delta) & 0x7FFFFFFF,
+                        is_transactional=is_transactional,
+                    )
                 )
                 if duplicate is not None:
                     return self._answer_duplicate(
@@ -498,30 +502,14 @@ class LocalLog:
             size_bytes,
         )
 
-    def _check_producer(
-        self,
-        producer_id: int,
-        epoch: int,
-        first_sequence: int,
-        last_sequence: int,
-        *,
-        is_transactional: bool,
-    ) -> AppendedBatch | None:
-        """As `ProducerState.check`, which may not know each batch in flight after a load."""
+    def _duplicate_of(self, check: Callable[[], AppendedBatch | None]) -> AppendedBatch | None:
+        """What `ProducerState.check` says: after a load it may not know each batch in flight."""
         try:
-            return self.producers.check(
-                producer_id,
-                epoch,
-                first_sequence,
-                last_sequence,
-                is_transactional=is_transactional,
-            )
+            return check()
         except OutOfOrderSequence:
             if not read_earlier_batches(self.producers, self.segments):
                 raise
-        return self.producers.check(
-            producer_id, epoch, first_sequence, last_sequence, is_transactional=is_transactional
-        )
+        return check()
 
     def _answer_duplicate(
         self, base_offset: int, last_offset: int, timestamp_ms: int

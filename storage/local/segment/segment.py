@@ -771,9 +771,12 @@ class LogSegment:
     def _read_at(self, position: int, length: int) -> bytes:
         return (self._file or self._reopened()).read_at(position, length)
 
-    def scan(self, position: int = 0) -> Iterator[Batch]:
-        """The batches from a border to the end, with their headers. Raises CorruptRecords."""
-        return walk_file(self.file().read_at, position, self.size_bytes)
+    def scan(self, position: int = 0, end: int | None = None) -> Iterator[Batch]:
+        """The batches from a border to another, or to the end, with their headers.
+
+        Raises CorruptRecords.
+        """
+        return walk_file(self.file().read_at, position, self.size_bytes if end is None else end)
 
     # --- by time -----------------------------------------------------------------------------
 

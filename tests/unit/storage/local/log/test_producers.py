@@ -199,6 +199,53 @@ def test_what_was_in_flight_is_looked_for_once_and_in_the_last_bytes_of_the_log(
     assert not earlier_batches.read_earlier_batches(log.producers, log.segments)
 
 
+@pytest.mark.parametrize("interval_bytes", [1, 200])
+def test_what_was_in_flight_is_found_over_windows_and_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interval_bytes: int
+) -> None:
+    monkeypatch.setattr(earlier_batches, "WINDOW_BYTES", 100)
+    log = open_log(tmp_path, config=LogConfig(index_interval_bytes=interval_bytes))
+    for i in range(5):
+        for producer_id in range(4):
+            send(log, i * 5, producer_id=producer_id)
+        if i in (1, 3):
+            log.roll()
+    log = restarted(log, clean=True)
+    for i in range(5):
+        for producer_id in range(4):
+            assert (
+                send(log, i * 5, producer_id=producer_id).base_offset == (4 * i + producer_id) * 5
+            )
+
+
+def test_of_many_small_batches_the_last_ones_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is done on the event loop."""
+    monkeypatch.setattr(earlier_batches, "WINDOW_BYTES", 1)
+    monkeypatch.setattr(earlier_batches, "BATCHES_MAX", 2)
+    log = open_log(tmp_path, config=LogConfig(index_interval_bytes=1))
+    for i in range(5):
+        send(log, i * 5)
+    log = restarted(log, clean=True)
+    assert send(log, 15).duplicate
+    with pytest.raises(OutOfOrderSequence):
+        send(log, 10)
+
+
+def test_a_log_whose_index_has_no_entries_is_not_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path, config=LogConfig(index_interval_bytes=2**30))
+    for i in range(5):
+        send(log, i * 5)
+    log = restarted(log, clean=True)
+    monkeypatch.setattr(earlier_batches, "READ_BYTES_MAX", log.size_bytes - 1)
+    assert send(log, 20).duplicate
+    with pytest.raises(OutOfOrderSequence):
+        send(log, 15)
+
+
 def test_silent_producers_are_forgotten(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     send(log, 0, producer_id=1)
