@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 
 from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
-from strandline.storage.concurrency.tasks import result_of
 from strandline.storage.errors import (
     AccessDenied,
     ObjectNotFound,
@@ -165,13 +164,17 @@ class StoreHealth:
         if probe.asking is None:
             loop = asyncio.get_running_loop()
             probe.asking = loop.run_in_executor(self._executor, probe.send)
+            # Marks an error as seen that comes when nobody waits for it any more.
+            probe.asking.add_done_callback(lambda done: done.cancelled() or done.exception())
         asking = probe.asking
-        try:
-            async with asyncio.timeout(PROBE_ANSWER_S):
-                await result_of(asking)
-        except TimeoutError:
+        # It may answer while the wait ends: what counts is whether there is an answer.
+        await asyncio.wait((asking,), timeout=PROBE_ANSWER_S)
+        if not asking.done():
             silent_s = self._clock.monotonic_s() - probe.answered_s
             return TierUnavailable("", "probe", f"no answer for {silent_s:.0f} s")
+        probe.asking = None
+        try:
+            asking.result()
         except TierUnavailable as error:
             return error
         except TierError as error:
@@ -181,8 +184,8 @@ class StoreHealth:
             # The machine's own trouble.
             return None
         finally:
-            if asking.done():
-                probe.asking = None
+            # An error's traceback references this frame, and would keep the future that has it.
+            del asking
         probe.answered_s = self._clock.monotonic_s()
         return None
 

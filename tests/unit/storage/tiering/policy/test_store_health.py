@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -121,6 +122,28 @@ async def test_a_store_that_hangs_is_down_although_it_never_answers() -> None:
     await asyncio.sleep(PROBE_INTERVAL_S)
     assert await health.probe_if_due()
     assert health.is_up
+
+
+@pytest.mark.parametrize("answers_after_s", [PROBE_ANSWER_S, 30.0])
+@virtual
+async def test_a_refusal_that_comes_when_the_patience_ends_or_later_is_no_error_of_the_loop(
+    answers_after_s: float,
+) -> None:
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    late = TimedPool(1, "probes", lambda _: JobTime(seconds=answers_after_s))
+    store = MemoryStore()
+    store.add_fault(Fault(operation="get", times=-1, error=TierUnavailable))
+    health = StoreHealth(store, executor=late, clock=VirtualClock())
+    watching = asyncio.create_task(health.watch(lambda: None))
+    await asyncio.sleep(PROBE_INTERVAL_S + PROBE_ANSWER_S + 0.5)
+    assert not health.is_up
+    watching.cancel()
+    await asyncio.wait((watching,))
+    await asyncio.sleep(60)
+    del health
+    gc.collect()
+    assert not told
 
 
 @pytest.mark.parametrize("error", [TierUnavailable, AccessDenied, TierError])
