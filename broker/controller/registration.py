@@ -10,8 +10,8 @@ say that the predecessor ended with all of its logs synced, it is no eligible le
 (KIP-966).
 
 One more thing than in Kafka: the process that follows another one in the same log folders need not
-wait for the end of its session, if the connection of the other was closed. The folders are locked,
-so the other has ended.
+wait for the end of its session, if the connection of the other was closed, or never made to this
+controller. The folders are locked, so the other has ended.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ A session belongs to one registration, a broker and its epoch, and lasts as long
 then on, as if it had been heard (KAFKA-18138). Times are attended seconds (attended_time.py).
 
 As in Kafka's BrokerHeartbeatTracker and BrokerHeartbeatManager. Beyond them: a session remembers
-whether the connection of its broker was closed, which a restart of the same broker makes use of.
+whether its broker has a connection to this controller, which a restart of the same broker makes use
+of: after the loss of all processes none has one.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Session(Enum):
 
     NONE = auto()
     ALIVE = auto()
-    # It would be alive, but its connection was closed, as the end of its process does.
+    # It would be alive, but its connection was closed, as the end of its process does; or it has
+    # sent no heartbeat yet to the controller, which began later.
     HUNG_UP = auto()
 
 
@@ -66,7 +68,8 @@ class BrokerSessions:
         for broker in image.brokers.values():
             self._progress[broker.broker_id] = _beginning(broker)
             if not broker.fenced:
-                self.heard((broker.broker_id, broker.broker_epoch), now_s)
+                registration = (broker.broker_id, broker.broker_epoch)
+                self._contacts[registration] = _Contact(now_s, is_closed=True)
 
     def __repr__(self) -> str:
         return f"<BrokerSessions {len(self._contacts)} of {len(self._progress)} brokers>"

@@ -133,6 +133,27 @@ def test_a_killed_broker_is_taken_again_at_once_and_another_process_is_not_while
 
 
 @pytest.mark.slow
+def test_a_cluster_whose_processes_were_all_killed_is_back_before_a_session_ends(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        watch = Watch(world)
+        cluster = VirtualCluster(world)
+        watch.add(cluster)
+        with watch.watching():
+            await cluster.start()
+            nodes = (cluster.controller, *cluster.brokers)
+            await asyncio.gather(*(node.kill() for node in nodes))
+            killed_s = world.loop.time()
+            await asyncio.gather(*(node.start() for node in nodes))
+            assert world.loop.time() - killed_s < SESSION_S / 4
+            await cluster.stop()
+        watch.check()
+
+    play(1, tmp_path, scenario)
+
+
+@pytest.mark.slow
 def test_a_controller_that_stood_still_fences_nobody_for_that(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         watch = Watch(world)
