@@ -10,10 +10,13 @@ They go on whatever the broker does, and tell the model what they were told.
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import (
@@ -39,7 +42,8 @@ from tests.system.soak.patience import PATIENCE
 from tests.system.soak.second_opinion import ask_the_broker
 
 VALUE_BYTES = (200, 6_000)
-UNACKNOWLEDGED_MAX = 2_000
+# Of a producer in a partition.
+UNANSWERED_MAX = 700
 FLUSH_S_MAX = 90.0
 # A reader that gets nothing for so long is stuck; outages of a soak last a few seconds. A broker
 # that starts on a machine with no core to spare serves its archive minutes later: see patience.py.
@@ -83,6 +87,17 @@ class _Thread:
 # --- writing ---------------------------------------------------------------------------------
 
 
+def journal(path: Path) -> logging.Logger:
+    """What a client says of itself, into a file of its own."""
+    logger = logging.getLogger(str(path))
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    logger.addHandler(handler)
+    return logger
+
+
 class KeenProducer(_Thread):
     """An idempotent librdkafka producer; `records_per_s` to each partition."""
 
@@ -95,8 +110,14 @@ class KeenProducer(_Thread):
         *,
         records_per_s: float,
         witness: Callable[[PartitionModel, str], None] = lambda _model, _reason: None,
+        unanswered_max: int = UNANSWERED_MAX,
+        journal: Path | None = None,
     ) -> None:
         super().__init__(f"producer {number}", violations)
+        self._unanswered_max = unanswered_max
+        # By partition.
+        self._unanswered: Counter[str] = Counter()
+        self._journal = journal
         self.number = number
         self._witness = witness
         self.sent_count = 0
@@ -106,16 +127,17 @@ class KeenProducer(_Thread):
 
     def _run(self) -> None:
         chance = random.Random(self.number)
-        producer = Producer(
-            {
-                "bootstrap.servers": self._bootstrap,
-                "enable.idempotence": True,
-                "linger.ms": 20,
-                "compression.type": CODECS[self.number % len(CODECS)],
-                "error_cb": self._told,
-                **QUIET,
-            }
-        )
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self._bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 20,
+            "compression.type": CODECS[self.number % len(CODECS)],
+            "error_cb": self._told,
+            **QUIET,
+        }
+        if self._journal is not None:
+            settings |= {"debug": "eos,msg", "log_level": 7, "logger": journal(self._journal)}
+        producer = Producer(settings)
         try:
             self._send_all(producer, chance)
         except KafkaException:
@@ -128,14 +150,14 @@ class KeenProducer(_Thread):
             self._violations.add(f"{self.name}: {left} records were never answered")
 
     def _send_all(self, producer: Producer, chance: random.Random) -> None:
-        sequence = 0
+        sequences = dict.fromkeys((model.name for model in self._partitions), 0)
         while not self._stopping.is_set():
             for model in self._partitions:
-                self._send(producer, model, sequence, chance)
-            sequence += 1
+                if self._unanswered[model.name] < self._unanswered_max:
+                    self._send(producer, model, sequences[model.name], chance)
+                    self._unanswered[model.name] += 1
+                    sequences[model.name] += 1
             producer.poll(self._interval_s)
-            while len(producer) > UNACKNOWLEDGED_MAX and not self._stopping.is_set():
-                producer.poll(0.05)
 
     def _told(self, error: KafkaError) -> None:
         """Of what goes wrong with no record in particular; a fatal one says why, and where."""
@@ -154,6 +176,7 @@ class KeenProducer(_Thread):
         padding = chance.randbytes(chance.randint(*VALUE_BYTES))
 
         def delivered(error: KafkaError | None, message: Message) -> None:
+            self._unanswered[model.name] -= 1
             if error is None:
                 model.acknowledge(message.offset(), code)
             else:

@@ -55,6 +55,7 @@ class KeyedProducer(KeenProducer):
         sent_s = time.monotonic()
 
         def delivered(error: KafkaError | None, message: Message) -> None:
+            self._unanswered[model.name] -= 1
             # Without an offset, as PartitionModel.acknowledge says, it stays pending.
             offset = message.offset()
             if error is None and offset is not None:
