@@ -232,8 +232,20 @@ class Partition:
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return LeaderRefusal(code, self.leader_id, self.leader_epoch)
 
+    def fetch_refusal(self, epoch: Epoch, offset: Offset) -> LeaderRefusal | None:
+        """As `refusal`, for a fetch at `offset` of a client that any replica serves (KIP-392).
+
+        A follower does not say what lies behind its end. Kafka's calls it out of range: then a
+        consumer without leader epochs, which takes a follower that lost its newest records for the
+        leader, begins again at `auto.offset.reset`.
+        """
+        refusal = self.epoch_refusal(epoch)
+        if refusal is not None or self.is_leader or offset <= self.log.end_offset:
+            return refusal
+        return self.refusal()
+
     def epoch_refusal(self, epoch: Epoch) -> LeaderRefusal | None:
-        """As `refusal`, for a client that any replica serves."""
+        """Returns the refusal of a client that knows the leader in another epoch."""
         if epoch in (NO_EPOCH, self.leader_epoch):
             return None
         if epoch > self.leader_epoch:

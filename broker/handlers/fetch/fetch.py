@@ -277,7 +277,7 @@ class FetchHandler:
             found.must_answer = True
             code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
             return error_answer(wanted.partition, code, partition)
-        refusal = partition.epoch_refusal(wanted.current_leader_epoch)
+        refusal = partition.fetch_refusal(wanted.current_leader_epoch, wanted.fetch_offset)
         if refusal is not None:
             found.must_answer = True
             return refused_answer(wanted.partition, refusal, plan.header.api_version, partition)

@@ -138,7 +138,7 @@ def test_only_an_answer_with_more_cold_records_than_local_ones_yields_to_live_tr
     archived = SimpleNamespace(
         topic_partition=TopicPartition("far", 0),
         is_leader=True,
-        epoch_refusal=lambda _epoch: None,
+        fetch_refusal=lambda _epoch, _offset: None,
         traffic=TopicTraffic(),
         high_watermark=1,
         last_stable_offset=1,

@@ -41,7 +41,7 @@ class EmptyPartition:
         # Not the reader's offset, so it is looked at.
         return SimpleNamespace(high_watermark=1)
 
-    def epoch_refusal(self, _epoch: int) -> None:
+    def fetch_refusal(self, _epoch: int, _offset: int) -> None:
         return
 
     def read(self, _offset: int, **_limits: object) -> SimpleNamespace:
