@@ -313,6 +313,10 @@ class Slots(Generic[S]):
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             self._say_not_created(result.error_message)
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        topic = self.topic()
+        if topic is not None:
+            # A change of the metadata does not wait long for a slow disk.
+            await self._replicas.created([topic.topic_id])
 
     def _say_not_created(self, reason: str | None) -> None:
         """Logs once: every request that needs the topic retries the creation."""
