@@ -62,8 +62,15 @@ class LogCreations:
     def __contains__(self, key: TopicPartition) -> bool:
         return key in self._coming or key in self._uncreated
 
-    def __len__(self) -> int:
-        return len(self._coming) + len(self._uncreated)
+    @property
+    def unserved_count(self) -> int:
+        """Returns how many are uncreated, or come from a disk that hangs.
+
+        A disk that is slow will have them: that is no reason for an alert.
+        """
+        hanging = {one.folder for one in self._coming.values() if self._folders.hangs(one.folder)}
+        late = sum(one.folder in hanging for one in self._coming.values())
+        return len(self._uncreated) + late
 
     def is_coming(self, key: TopicPartition) -> bool:
         """Whether a disk has yet to answer for it."""

@@ -189,8 +189,8 @@ class ReplicaManager:
 
     @property
     def unserved_count(self) -> int:
-        """Returns the number of partitions that lie in an offline folder, or got no folder yet."""
-        return len(self._offline) + len(self._creations)
+        """Returns the number of partitions that lie in an offline folder, or could get none."""
+        return len(self._offline) + self._creations.unserved_count
 
     @property
     def has_uncreated(self) -> bool:
