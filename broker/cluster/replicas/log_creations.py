@@ -189,10 +189,15 @@ class LogCreations:
     async def came(self, topic_ids: Iterable[TopicId]) -> None:
         """Returns when the partitions of these topics are served, or after HANGS_AFTER_S.
 
-        A change of the metadata does not wait as long: a disk may hang.
+        A change of the metadata does not wait as long: a disk may hang. If it is known to, nobody
+        waits for it.
         """
         wanted = set(topic_ids)
-        coming = [one.outcomes for one in self._coming.values() if one.topic_id in wanted]
+        coming = [
+            one.outcomes
+            for one in self._coming.values()
+            if one.topic_id in wanted and not self._folders.hangs(one.folder)
+        ]
         if coming:
             await asyncio.wait(set(coming), timeout=HANGS_AFTER_S)
 

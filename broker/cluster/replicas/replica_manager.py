@@ -129,6 +129,7 @@ class ReplicaManager:
         self.deleted = self._deletions.done
         # What waits for the partitions of these topics; see LogCreations.came.
         self.created = self._creations.came
+        self.is_coming = self._creations.is_coming
 
     # --- reading -----------------------------------------------------------------------------
 

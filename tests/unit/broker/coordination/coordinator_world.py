@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -32,7 +32,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.server.decisions import decisions
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.local.segment.recovery_report import RecoveryReport
-from strandline.storage.model import Isolation, TopicId, TopicPartition
+from strandline.storage.model import Isolation, TopicPartition
 from strandline.storage.records.batch.batch import read_header, stamp
 from tests.sim.loop import VirtualClock, run
 from tests.sim.pools import InlinePool
@@ -155,8 +155,9 @@ class World:
     def partition(self, topic: str, index: int) -> MemoryPartition | None:
         return self.partitions.get(index) if topic in self.image.topics else None
 
-    async def created(self, topic_ids: Iterable[TopicId]) -> None:
+    def is_coming(self, _: TopicPartition) -> bool:
         """Partitions are there as soon as the image has them."""
+        return False
 
     def coordinator(self) -> GroupCoordinator:
         return GroupCoordinator(
