@@ -27,9 +27,9 @@ $(LATE_SYNCS): tests/support/late_syncs.c
 	cc -O2 -Wall -Wextra -shared -fPIC -o $@ $< -ldl
 
 .PHONY: test-slow-disk
-test-slow-disk: $(DEV) commands $(MINISTACK) jar $(LATE_SYNCS) ## the system tests on a disk whose syncs are late by up to seconds
+test-slow-disk: $(DEV) commands $(MINISTACK) jar $(LATE_SYNCS) ## the system tests of `make test` on a disk whose syncs are late by up to seconds
 	LD_PRELOAD=$(abspath $(LATE_SYNCS)) $(PYTEST) -n $(TEST_WORKERS) --dist loadfile --durations=15 \
-		tests/system
+		-m "not heavy" tests/system
 
 .PHONY: fuzz
 fuzz: $(DEV) ## mutated requests of real clients for minutes (MINUTES=5 FUZZ_ARGS="--seed 7")

@@ -37,6 +37,18 @@ def samples(broker: BrokerProcess, name: str) -> dict[tuple[tuple[str, str], ...
     }
 
 
+def numbers(broker: BrokerProcess, *names: str) -> list[float]:
+    """Several numbers without labels, of one moment."""
+    families = prometheus_client.parser.text_string_to_metric_families(get(broker, "/metrics"))
+    found = {
+        sample.name: float(sample.value)
+        for family in families
+        for sample in family.samples
+        if not sample.labels
+    }
+    return [found[name] for name in names]
+
+
 def metric(broker: BrokerProcess, name: str, **labels: str) -> float:
     """One number; `labels` are all the labels that it has."""
     found = samples(broker, name)

@@ -62,8 +62,15 @@ class LogCreations:
     def __contains__(self, key: TopicPartition) -> bool:
         return key in self._coming or key in self._uncreated
 
-    def __len__(self) -> int:
-        return len(self._coming) + len(self._uncreated)
+    @property
+    def unserved_count(self) -> int:
+        """Returns how many are uncreated, or come from a disk that hangs.
+
+        A disk that is slow will have them: that is no reason for an alert.
+        """
+        hanging = {one.folder for one in self._coming.values() if self._folders.hangs(one.folder)}
+        late = sum(one.folder in hanging for one in self._coming.values())
+        return len(self._uncreated) + late
 
     def is_coming(self, key: TopicPartition) -> bool:
         """Whether a disk has yet to answer for it."""
@@ -182,10 +189,15 @@ class LogCreations:
     async def came(self, topic_ids: Iterable[TopicId]) -> None:
         """Returns when the partitions of these topics are served, or after HANGS_AFTER_S.
 
-        A change of the metadata does not wait as long: a disk may hang.
+        A change of the metadata does not wait as long: a disk may hang. If it is known to, nobody
+        waits for it.
         """
         wanted = set(topic_ids)
-        coming = [one.outcomes for one in self._coming.values() if one.topic_id in wanted]
+        coming = [
+            one.outcomes
+            for one in self._coming.values()
+            if one.topic_id in wanted and not self._folders.hangs(one.folder)
+        ]
         if coming:
             await asyncio.wait(set(coming), timeout=HANGS_AFTER_S)
 

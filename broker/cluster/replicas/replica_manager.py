@@ -129,6 +129,7 @@ class ReplicaManager:
         self.deleted = self._deletions.done
         # What waits for the partitions of these topics; see LogCreations.came.
         self.created = self._creations.came
+        self.is_coming = self._creations.is_coming
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -189,8 +190,8 @@ class ReplicaManager:
 
     @property
     def unserved_count(self) -> int:
-        """Returns the number of partitions that lie in an offline folder, or got no folder yet."""
-        return len(self._offline) + len(self._creations)
+        """Returns the number of partitions that lie in an offline folder, or could get none."""
+        return len(self._offline) + self._creations.unserved_count
 
     @property
     def has_uncreated(self) -> bool:

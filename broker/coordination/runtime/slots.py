@@ -192,8 +192,12 @@ class Slots(Generic[S]):
         return slot
 
     async def made_for(self, name: str) -> Slot[S]:
-        """As `of`; creates the topic if necessary."""
+        """As `of`; creates the topic if necessary, and waits for a slow disk to have the log."""
         await self.ensure_topic()
+        topic, where = self.topic(), self.place_of(name)
+        # A change of the metadata does not wait long for it.
+        if topic is not None and where is not None and self._replicas.is_coming(where):
+            await self._replicas.created([topic.topic_id])
         slot = self.of(name)
         if slot is None:
             raise CoordinatorFault(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,9 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         def is_mirrored() -> bool:
             entries = (one for one in (place / "metadata").rglob("*") if one.is_file())
             has_rule = any(b"ACCESS_CONTROL_ENTRY_RECORD" in one.read_bytes() for one in entries)
-            return has_rule and any((place / "topics").rglob("*.tail"))
+            # An object counts once a manifest names it.
+            manifests = (place / "topics").rglob("manifest.json")
+            return has_rule and any(json.loads(one.read_bytes()).get("tail") for one in manifests)
 
         assert eventually(is_mirrored)
     return tier

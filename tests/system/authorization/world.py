@@ -55,6 +55,7 @@ from strandline.broker.protocol.messages.sasl_handshake import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.security.acl import Acl, AclOperation, AclPermission, PatternType
 from tests.support.broker import BrokerProcess, eventually, faultless_broker
 from tests.support.ports import ReservedPort
@@ -161,18 +162,20 @@ class World:
 
     def keep_member(self) -> None:
         """Keeps the member of group c in it, which has t assigned."""
-        asked = ConsumerGroupHeartbeatRequest(
-            group_id="c",
-            member_id=MEMBER,
-            member_epoch=self.member_epoch,
-            rebalance_timeout_ms=60_000,
-            subscribed_topic_names=None if self.member_epoch else ["t"],
-            topic_partitions=None if self.member_epoch else [],
-        )
 
         def answered() -> bool:
+            asked = ConsumerGroupHeartbeatRequest(
+                group_id="c",
+                member_id=MEMBER,
+                member_epoch=self.member_epoch,
+                rebalance_timeout_ms=60_000,
+                subscribed_topic_names=None if self.member_epoch else ["t"],
+                topic_partitions=None if self.member_epoch else [],
+            )
             answer = self.admin.ask(asked, ConsumerGroupHeartbeatResponse, 1)
-            self.member_epoch = answer.member_epoch
+            # A member whose session has expired meanwhile joins again, as clients do.
+            is_forgotten = answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+            self.member_epoch = 0 if is_forgotten else answer.member_epoch
             return not answer.error_code
 
         assert eventually(answered)

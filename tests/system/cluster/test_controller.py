@@ -9,6 +9,7 @@ import struct
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -413,24 +414,33 @@ def test_what_may_not_be_in_an_envelope_is_refused_and_the_connection_stays(
 # --- restarts ------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[ControllerProcess]:
+    """A controller with whom no session expires while a slow disk starts it again."""
+    running = ControllerProcess(tmp_path, broker_session_timeout_ms="600000")
+    running.start()
+    yield running
+    running.kill()
+
+
 def test_a_controller_that_was_killed_begins_a_new_epoch_and_knows_all(
-    controller: ControllerProcess,
+    patient: ControllerProcess,
 ) -> None:
-    broker = PretendedBroker(controller, 21)
+    broker = PretendedBroker(patient, 21)
     broker.join()
-    with WireClient(controller.port) as client:
+    with WireClient(patient.port) as client:
         before = leader_epoch_of(client)
         assert create(client, "kept") == [0]
         known = followed(client)
-    controller.kill()
-    controller.start()
-    with WireClient(controller.port) as client:
+    patient.kill()
+    patient.start()
+    with WireClient(patient.port) as client:
         assert leader_epoch_of(client) == before + 1
         after = followed(client)
         assert after.topics["kept"] == known.topics["kept"]
         assert after.brokers[21] == known.brokers[21]
         # The broker goes on with its epoch.
-        broker.client = WireClient(controller.port)
+        broker.client = WireClient(patient.port)
         assert broker.beat().error_code == 0
         # A follower at the end of the log before needs no snapshot.
         end = fetch(client, 0, 0, before + 1).snapshot_id

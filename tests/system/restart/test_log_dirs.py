@@ -49,7 +49,7 @@ from strandline.broker.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from tests.support.broker import BrokerProcess, eventually
-from tests.support.metrics import METRICS_ON, metric
+from tests.support.metrics import METRICS_ON, numbers
 from tests.support.wire import WireClient
 from tests.system.calls import (
     EARLIEST,
@@ -98,9 +98,14 @@ def folder_errors(client: WireClient) -> dict[str, int]:
 
 def served_and_offline(broker: BrokerProcess) -> tuple[float, float]:
     """Counts of partitions, as the alert and `strandline status` read them."""
-    offline = metric(broker, "kafka_controller_kafkacontroller_offlinepartitionscount")
-    assert metric(broker, "kafka_server_replicamanager_offlinereplicacount") == offline
-    return metric(broker, "kafka_server_replicamanager_partitioncount"), offline
+    served, offline, without_leader = numbers(
+        broker,
+        "kafka_server_replicamanager_partitioncount",
+        "kafka_server_replicamanager_offlinereplicacount",
+        "kafka_controller_kafkacontroller_offlinepartitionscount",
+    )
+    assert without_leader == offline
+    return served, offline
 
 
 def codes_of_questions(client: WireClient, partition: int) -> list[int]:

@@ -155,6 +155,10 @@ class World:
     def partition(self, topic: str, index: int) -> MemoryPartition | None:
         return self.partitions.get(index) if topic in self.image.topics else None
 
+    def is_coming(self, _: TopicPartition) -> bool:
+        """Partitions are there as soon as the image has them."""
+        return False
+
     def coordinator(self) -> GroupCoordinator:
         return GroupCoordinator(
             replace(CONFIG, offsets_partition_count=len(self.partitions)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -21,9 +21,11 @@ from strandline.broker.protocol.formats.offsets_topic import OFFSETS_TOPIC, Offs
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import DiskError
 from strandline.storage.local.log.log import AppendOrigin
+from strandline.storage.model import TopicId, TopicPartition
 from strandline.storage.records.batch.batch import read_header
 from strandline.storage.records.batch.record import Record, encode_batch, iter_records
 from tests.unit.broker.coordination.coordinator_world import (
+    MemoryPartition,
     Running,
     World,
     commit_request,
@@ -81,6 +83,58 @@ def test_a_commit_waits_while_another_creates_the_topic() -> None:
             *(coordinator.commit(group, commit_request()) for group in ("g", "h"))
         )
         assert [list(codes) for codes in answers] == [[ErrorCode.NONE]] * 2
+
+    play(scenario)
+
+
+@dataclass
+class SlowDiskWorld(World):
+    """The logs of a new topic come after the change of the metadata."""
+
+    late: Sequence[int] = (0, 1)
+    coming: dict[int, MemoryPartition] = field(default_factory=dict)
+
+    async def ask(self, request: ControllerRequest[ResultT]) -> Sequence[ResultT]:
+        topics = self.image.topics
+        results = await super().ask(request)
+        if self.image.topics != topics:
+            self.coming = {index: self.partitions.pop(index) for index in self.late}
+        return results
+
+    def is_coming(self, key: TopicPartition) -> bool:
+        return key.partition in self.coming
+
+    async def created(self, topic_ids: Iterable[TopicId]) -> None:
+        assert list(topic_ids) == [self.image.topics[OFFSETS_TOPIC].topic_id]
+        await asyncio.sleep(10)
+        self.partitions |= self.coming
+        self.coming = {}
+
+
+def test_the_first_groups_wait_for_a_slow_disk_to_have_their_topic() -> None:
+    async def scenario(_: World) -> None:
+        coordinator = SlowDiskWorld().coordinator()
+        first = asyncio.create_task(coordinator.commit("g", commit_request()))
+        await asyncio.sleep(5)
+        second = coordinator.commit("h", commit_request())
+        answers = await asyncio.gather(first, second)
+        assert [list(codes) for codes in answers] == [[ErrorCode.NONE]] * 2
+
+    play(scenario)
+
+
+def test_a_group_whose_disk_is_prompt_does_not_wait_for_the_slow_disk_of_another() -> None:
+    async def scenario(_: World) -> None:
+        slow, prompt = (
+            next(name for name in "abcdefgh" if coordinating_partition(name, 2) == index)
+            for index in (0, 1)
+        )
+        coordinator = SlowDiskWorld(late=(0,)).coordinator()
+        waiting = asyncio.create_task(coordinator.commit(slow, commit_request()))
+        await asyncio.sleep(0)
+        assert list(await coordinator.commit(prompt, commit_request())) == [ErrorCode.NONE]
+        assert not waiting.done()
+        assert list(await waiting) == [ErrorCode.NONE]
 
     play(scenario)
 
