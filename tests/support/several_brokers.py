@@ -7,9 +7,10 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -19,6 +20,8 @@ from tests.support.forked import PYTHON_PATH, STRANDLINE, ForkedProcess, start_p
 
 NAME = re.compile(r"controller|broker \d+")
 NODE = re.compile(rf"(?P<name>{NAME.pattern}) at .*, folder (?P<folder>.*), process (?P<pid>\d+)$")
+PY_SPY = Path(sys.executable).with_name("py-spy")
+DUMP_TIMEOUT_S = 30.0
 # Below those that the kernel gives to clients.
 PORTS = range(20_000, 30_000, 20)
 
@@ -44,6 +47,8 @@ class SeveralBrokers:
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[str] | ForkedProcess | None = None
         self._ready = threading.Event()
+        # It is ready, or has closed its output.
+        self._over = threading.Event()
 
     @property
     def bootstrap(self) -> str:
@@ -60,8 +65,13 @@ class SeveralBrokers:
         return self.folder / "data"
 
     def __enter__(self) -> SeveralBrokers:
-        self._begin()
-        assert self._ready.wait(START_TIMEOUT_S), self.log_text()[-4000:]
+        process = self._begin()
+        self._over.wait(START_TIMEOUT_S)
+        if not self._ready.is_set():
+            reason = self._why_not_ready()
+            # The others end with it.
+            process.kill()
+            raise AssertionError(reason)
         return self
 
     def fails_to_start(self) -> int:
@@ -73,7 +83,8 @@ class SeveralBrokers:
 
     def _begin(self) -> subprocess.Popen[str] | ForkedProcess:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._ready.clear()
+        # Those of the last start may still be told that it has ended.
+        ready, over = self._ready, self._over = threading.Event(), threading.Event()
         settings = (
             f"log.dirs={self.data}",
             f"listeners=PLAINTEXT://127.0.0.1:{self.port}",
@@ -91,17 +102,27 @@ class SeveralBrokers:
                 stdout=subprocess.PIPE,
                 stderr=log_file,
             )
-        threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
+        told = (self._process.stdout, ready, over)
+        threading.Thread(target=self._read, args=told, daemon=True).start()
         return self._process
 
-    def _read(self, stdout: IO[str]) -> None:
+    def _read(self, stdout: IO[str], ready: threading.Event, over: threading.Event) -> None:
         for line in stdout:
             self.lines.append(line.rstrip("\n"))
             match = NODE.match(self.lines[-1])
             if match is not None:
                 self.pids[match["name"]] = int(match["pid"])
             if line.startswith("strandline ready:"):
-                self._ready.set()
+                ready.set()
+                over.set()
+        over.set()
+
+    def _why_not_ready(self) -> str:
+        """What is known of a start that failed, or hangs: where each process stands."""
+        assert self._process is not None
+        code = self._process.poll()
+        told = f"exit code {code}, told {self.lines}\n{self.log_text()[-4000:]}"
+        return told if code is not None else "\n".join((told, *map(_stacks, _below(self.pid))))
 
     def log_text(self) -> str:
         return self.log_path.read_text(errors="replace")
@@ -153,6 +174,24 @@ class SeveralBrokers:
         for pid in self.pids.values():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _below(pid: int) -> Iterator[int]:
+    """A process, its children, theirs, and so on."""
+    yield pid
+    for child, _ in children_of(pid):
+        yield from _below(child)
+
+
+def _stacks(pid: int) -> str:
+    command = [str(PY_SPY), "dump", "--pid", str(pid)]
+    try:
+        dumped = subprocess.run(
+            command, capture_output=True, text=True, timeout=DUMP_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"process {pid}: {error}"
+    return dumped.stdout or f"process {pid}: {dumped.stderr}"
 
 
 def _is_running(pid: int) -> bool:

@@ -81,7 +81,9 @@ def a_follower_joins_wherever_it_is(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_broker_answers_though_it_does_not_lead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Partition, "refusal", lambda *_: None)
+    # A follower serves consumers too (KIP-392): one that led before knows them by their epoch.
+    for name in ("refusal", "epoch_refusal"):
+        patch.setattr(Partition, name, lambda *_: None)
 
 
 def coordinators_tell_what_is_not_replicated(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ as Kafka's clients do. What it was told of a leader it remembers with the leader
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeAlias
 from zlib import crc32
 
@@ -22,6 +22,7 @@ from strandline.broker.protocol.messages.produce import ProduceRequest
 from strandline.broker.protocol.schema.schema import Request, Struct
 from tests.sim.client import RETRY_S, Unanswered, VirtualClient
 from tests.sim.cluster import VirtualBroker
+from tests.sim.loop import Process
 from tests.sim.network import VirtualNetwork
 
 GROUP, TRANSACTION = 0, 1
@@ -30,8 +31,9 @@ REQUEST_S = 8.0
 # A partition, or the key of a coordinator; None is any broker.
 Place: TypeAlias = tuple[str, int] | tuple[int, str] | None
 
-# Told with each answer of a leader: the broker, the request, the answer, and when it was asked.
-OnAnswer: TypeAlias = Callable[[VirtualBroker, Request, Any, float], None]
+# Told with each answer of a leader: the broker, the processes it may have come from, the request,
+# the answer, and when it was asked.
+OnAnswer: TypeAlias = Callable[[int, Collection[Process], Request, Any, float], None]
 
 
 class RoutedClient(VirtualClient):
@@ -68,7 +70,8 @@ class RoutedClient(VirtualClient):
             # The leader is to say if it was elected again since.
             ((asked,),) = (one.partitions for one in request.topics)
             asked.current_leader_epoch = self.leader_epochs[place]
-        began_s = asyncio.get_running_loop().time()
+        began_s, broker = asyncio.get_running_loop().time(), self._brokers[node]
+        first = broker.process
         try:
             answer = await self._by_node[node].ask(request, version)
         except Unanswered:
@@ -76,7 +79,8 @@ class RoutedClient(VirtualClient):
             raise
         if any(error_codes(answer)):
             self._places.pop(place, None)
-        self._on_answer(self._brokers[node], request, answer, began_s)
+        # It may have died after it answered, and be another one when the answer arrives.
+        self._on_answer(node, {first, broker.process}, request, answer, began_s)
         return answer
 
     def close(self) -> None:

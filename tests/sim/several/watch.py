@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from functools import wraps
@@ -41,7 +41,7 @@ from strandline.broker.protocol.messages.produce import ProduceRequest
 from strandline.broker.protocol.schema.schema import Request
 from strandline.broker.server.parts import membership
 from strandline.storage.model import TopicId, TopicPartition
-from tests.sim.cluster import VirtualBroker, World
+from tests.sim.cluster import World
 from tests.sim.loop import PROCESS, Process
 from tests.sim.network import PeerTransport
 from tests.sim.several.cluster import VirtualCluster
@@ -212,9 +212,14 @@ class Watch:
     # --- requests ----------------------------------------------------------------------------
 
     def on_answer(
-        self, broker: VirtualBroker, request: Request, answer: Any, began_s: float
+        self,
+        node_id: int,
+        processes: Collection[Process],
+        request: Request,
+        answer: Any,
+        began_s: float,
     ) -> None:
-        """A client was answered by a broker."""
+        """A client was answered by a broker, whose process was one of these."""
         if not isinstance(request, FetchRequest | ProduceRequest) or any(error_codes(answer)):
             return
         place = place_of(request)
@@ -224,19 +229,20 @@ class Watch:
         assert isinstance(number, int)
         found = [
             partition
-            for image in self._images_since(broker.process, began_s)
+            for process in processes
+            for image in self._images_since(process, began_s)
             if (partition := image.partition(TopicPartition(topic, number))) is not None
         ]
         self.require(
-            any(one.leader == broker.node_id for one in found),
-            f"{broker.node_id} answered as the leader of {topic}-{number}",
+            any(one.leader == node_id for one in found),
+            f"{node_id} answered as the leader of {topic}-{number}",
         )
         if isinstance(request, FetchRequest):
             ((asked,),) = (one.partitions for one in request.topics)
             epoch = asked.current_leader_epoch
             self.require(
                 epoch < 0 or any(one.leader_epoch == epoch for one in found),
-                f"{broker.node_id} answered under epoch {epoch} of {topic}-{number}",
+                f"{node_id} answered under epoch {epoch} of {topic}-{number}",
             )
 
     def _images_since(self, process: Process, began_s: float) -> Iterator[MetadataImage]:
