@@ -11,6 +11,10 @@ interop: $(DEV) $(MINISTACK) jar $(addprefix bench-data/jvm/,clients-4.x/.instal
 	@$(PY) -m tests.compat.mirror bench-data/jvm/mirror
 	@$(PY) -m tests.compat.jvm.exactly_once bench-data/jvm clients-4.x
 
+.PHONY: mirror
+mirror: $(DEV) bench-data/jvm/mirror/.installed ## MirrorMaker 2 from three brokers of ours to three, with kills on both sides: records once each, and a group's offsets
+	@$(PY) -m tests.compat.mirror_brokers bench-data/jvm/mirror
+
 .PHONY: takeover
 takeover: $(DEV) kafka-jars ## folders of an Apache Kafka: partitions opened, appended to, given back; its metadata log read
 	@$(PY) -m tests.compat.takeover

@@ -54,7 +54,7 @@ FOREIGN_PROPERTIES = {
     *("check.crcs", "security.protocol", "http.client", "kafka.protocol"),
     *("fetch.min.bytes", "fetch.max.wait.ms", "transactional.id", "isolation.level"),
     *("processing.guarantee", "execution.checkpointing.interval"),
-    *("exactly.once.source.support", "exactly.once.support"),
+    *("exactly.once.source.support", "exactly.once.support", "offset.lag.max"),
 }
 FOREIGN_FAMILIES = ("spark.",)
 

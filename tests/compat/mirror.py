@@ -167,21 +167,11 @@ def read(target: Cluster) -> list[int]:
 
 
 @contextmanager
-def mirror(libraries: Path, folder: Path, clusters: Mapping[str, Cluster]) -> Iterator[Path]:
+def mirror(libraries: Path, folder: Path, properties: Mapping[str, str]) -> Iterator[Path]:
     """MirrorMaker from `source` to `target`, running; the file with what it says."""
-    properties = {
-        "clusters": "source,target",
-        "source->target.enabled": "true",
-        "source->target.topics": "orders,bills",
-        "sync.topic.acls.enabled": "true",
-        "sync.topic.acls.interval.seconds": "2",
-        "refresh.topics.interval.seconds": "2",
-        **{f"{name}.factor": "1" for name in FACTORS},
-    }
-    for alias, cluster in clusters.items():
-        properties |= cluster.properties(alias)
+    wanted = {"clusters": "source,target", "source->target.enabled": "true", **properties}
     path, said = folder / "mirror.properties", folder / "mirror.log"
-    path.write_text("".join(f"{key}={text}\n" for key, text in properties.items()))
+    path.write_text("".join(f"{key}={text}\n" for key, text in wanted.items()))
     command = ["java", "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     command += [
         "-cp",
@@ -207,7 +197,16 @@ def main(arguments: list[str]) -> int:
         with source.broker, target.broker:
             fill(source)
             let_commit(target)
-            with mirror(libraries, folder, {"source": source, "target": target}) as said:
+            properties = {
+                "source->target.topics": "orders,bills",
+                "sync.topic.acls.enabled": "true",
+                "sync.topic.acls.interval.seconds": "2",
+                "refresh.topics.interval.seconds": "2",
+                **{f"{name}.factor": "1" for name in FACTORS},
+                **source.properties("source"),
+                **target.properties("target"),
+            }
+            with mirror(libraries, folder, properties) as said:
                 try:
                     eventually(lambda: target.rules() >= COPIED, timeout_s=MIRROR_S, interval_s=2.0)
                 except AssertionError:
