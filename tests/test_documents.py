@@ -55,6 +55,7 @@ FOREIGN_PROPERTIES = {
     *("fetch.min.bytes", "fetch.max.wait.ms", "transactional.id", "isolation.level"),
     *("processing.guarantee", "execution.checkpointing.interval"),
     *("exactly.once.source.support", "exactly.once.support", "offset.lag.max"),
+    "max.in.flight.requests.per.connection",
 }
 FOREIGN_FAMILIES = ("spark.",)
 
