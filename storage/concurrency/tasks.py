@@ -59,9 +59,13 @@ async def to_its_end(work: Coroutine[object, object, T]) -> T:
     Raises its error; who is gone does not hear of it.
     """
     task = asyncio.get_running_loop().create_task(work)
-    # Marks the error as seen.
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    ignore_late_error(task)
     return await result_of(task)
+
+
+def ignore_late_error(future: asyncio.Future[T]) -> None:
+    """Lets it fail when nobody waits for it any more: the loop then logs no traceback."""
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
 
 
 async def wait_within(event: asyncio.Event, seconds: float) -> None:

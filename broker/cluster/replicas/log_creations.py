@@ -68,8 +68,7 @@ class LogCreations:
 
         A disk that is slow will have them: that is no reason for an alert.
         """
-        hanging = {one.folder for one in self._coming.values() if self._folders.hangs(one.folder)}
-        late = sum(one.folder in hanging for one in self._coming.values())
+        late = sum(self._folders.hangs(one.folder) for one in self._coming.values())
         return len(self._uncreated) + late
 
     def is_coming(self, key: TopicPartition) -> bool:

@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 
 from strandline.storage.backoff import Backoff
 from strandline.storage.clock import Clock
+from strandline.storage.concurrency.tasks import ignore_late_error
 from strandline.storage.errors import (
     AccessDenied,
     ObjectNotFound,
@@ -164,8 +165,7 @@ class StoreHealth:
         if probe.asking is None:
             loop = asyncio.get_running_loop()
             probe.asking = loop.run_in_executor(self._executor, probe.send)
-            # Marks an error as seen that comes when nobody waits for it any more.
-            probe.asking.add_done_callback(lambda done: done.cancelled() or done.exception())
+            ignore_late_error(probe.asking)
         asking = probe.asking
         # It may answer while the wait ends: what counts is whether there is an answer.
         await asyncio.wait((asking,), timeout=PROBE_ANSWER_S)

@@ -87,7 +87,7 @@ class _Thread:
 # --- writing ---------------------------------------------------------------------------------
 
 
-def journal(path: Path) -> logging.Logger:
+def logger_into(path: Path) -> logging.Logger:
     """What a client says of itself, into a file of its own."""
     logger = logging.getLogger(str(path))
     logger.setLevel(logging.DEBUG)
@@ -136,7 +136,7 @@ class KeenProducer(_Thread):
             **QUIET,
         }
         if self._journal is not None:
-            settings |= {"debug": "eos,msg", "log_level": 7, "logger": journal(self._journal)}
+            settings |= {"debug": "eos,msg", "log_level": 7, "logger": logger_into(self._journal)}
         producer = Producer(settings)
         try:
             self._send_all(producer, chance)
