@@ -88,7 +88,7 @@ def _check_identity(
     if existing is None or existing.incarnation_id == asked.incarnation_id:
         return
     is_alive = session is Session.ALIVE
-    if session is Session.HUNG_UP:
+    if session is Session.UNCONNECTED:
         is_alive = set(existing.log_dirs) != set(asked.log_dirs)
     if is_alive:
         raise Refusal(

@@ -36,15 +36,15 @@ class Session(Enum):
 
     NONE = auto()
     ALIVE = auto()
-    # It would be alive, but its connection was closed, as the end of its process does; or it has
-    # sent no heartbeat yet to the controller, which began later.
-    HUNG_UP = auto()
+    # Its time is not over, but it has no connection: that was closed, as the end of a process does,
+    # or it has sent no heartbeat yet to this controller, which began later.
+    UNCONNECTED = auto()
 
 
 @dataclass(slots=True)
 class _Contact:
     heard_s: float
-    is_closed: bool = False
+    is_connected: bool = True
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class BrokerSessions:
             self._progress[broker.broker_id] = _beginning(broker)
             if not broker.fenced:
                 registration = (broker.broker_id, broker.broker_epoch)
-                self._contacts[registration] = _Contact(now_s, is_closed=True)
+                self._contacts[registration] = _Contact(now_s, is_connected=False)
 
     def __repr__(self) -> str:
         return f"<BrokerSessions {len(self._contacts)} of {len(self._progress)} brokers>"
@@ -89,13 +89,13 @@ class BrokerSessions:
         """Notes that the connection of the heartbeats was closed; the next heartbeat ends that."""
         contact = self._contacts.get(registration)
         if contact is not None:
-            contact.is_closed = True
+            contact.is_connected = False
 
     def session(self, registration: Registration, now_s: float) -> Session:
         contact = self._contacts.get(registration)
         if contact is None or self._is_expired(contact, now_s):
             return Session.NONE
-        return Session.HUNG_UP if contact.is_closed else Session.ALIVE
+        return Session.ALIVE if contact.is_connected else Session.UNCONNECTED
 
     def expire(self, now_s: float) -> Registration | None:
         """Ends one session that has expired, and returns it."""

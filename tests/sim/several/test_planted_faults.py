@@ -95,7 +95,9 @@ def a_closed_connection_is_a_death(patch: pytest.MonkeyPatch) -> None:
     checked = registration.register
 
     def register(partitions: Partitions, asked: Any, session: Session) -> Decision[Any]:
-        return checked(partitions, asked, Session.NONE if session is Session.HUNG_UP else session)
+        return checked(
+            partitions, asked, Session.NONE if session is Session.UNCONNECTED else session
+        )
 
     patch.setattr(registration, "register", register)
 

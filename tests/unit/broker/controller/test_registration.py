@@ -163,7 +163,7 @@ def test_a_broker_that_shuts_down_still_has_its_id_and_a_fenced_one_has_not() ->
 
 def test_a_restart_in_the_same_folders_need_not_wait_once_the_connection_is_closed() -> None:
     image = cluster(broker(1, 100))
-    result, _ = registered(registration(1, process=7), image, Session.HUNG_UP)
+    result, _ = registered(registration(1, process=7), image, Session.UNCONNECTED)
     assert result.broker_epoch == image.next_offset
 
 
@@ -172,7 +172,7 @@ def test_a_process_with_other_folders_waits_although_the_connection_is_closed(
     folders: list[uuid.UUID],
 ) -> None:
     code, _ = refusal(
-        registration(1, process=7, log_dirs=folders), cluster(broker(1, 100)), Session.HUNG_UP
+        registration(1, process=7, log_dirs=folders), cluster(broker(1, 100)), Session.UNCONNECTED
     )
     assert code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
 

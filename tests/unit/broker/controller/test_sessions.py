@@ -78,7 +78,7 @@ def test_unfenced_brokers_have_a_session_from_the_beginning_of_the_controller() 
 
 def test_a_broker_has_no_connection_before_its_first_heartbeat_to_a_controller() -> None:
     sessions = sessions_of(cluster(broker(1)), now_s=7)
-    assert sessions.session((1, 0), 17) is Session.HUNG_UP
+    assert sessions.session((1, 0), 17) is Session.UNCONNECTED
     sessions.heard((1, 0), 8)
     assert sessions.session((1, 0), 8) is Session.ALIVE
 
@@ -86,7 +86,7 @@ def test_a_broker_has_no_connection_before_its_first_heartbeat_to_a_controller()
 def test_a_closed_connection_is_remembered_until_the_next_heartbeat() -> None:
     sessions = sessions_of(cluster(broker(1)))
     sessions.closed((1, 0))
-    assert sessions.session((1, 0), 1) is Session.HUNG_UP
+    assert sessions.session((1, 0), 1) is Session.UNCONNECTED
     sessions.heard((1, 0), 2)
     assert sessions.session((1, 0), 2) is Session.ALIVE
     sessions.closed((1, 0))
