@@ -40,7 +40,7 @@ exactly-once: $(DEV) $(MINISTACK) jar ## transactions while broker and workers a
 	@$(PY) -m tests.system.transactions.exactly_once --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS))
 
 .PHONY: cluster-faults
-cluster-faults: $(DEV) $(MINISTACK) ## brokers with replicas: kills, cuts, lost power, moves, while clients of three libraries work (MINUTES=30 SEED=7 BROKERS=5)
+cluster-faults: $(DEV) $(MINISTACK) bench-data/jvm/clients-4.x/.installed ## brokers with replicas: kills, cuts, lost power, moves, while clients of four libraries work (MINUTES=30 SEED=7 BROKERS=5)
 	@$(PY) -m tests.system.cluster_faults.run --s3 --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(BROKERS),--brokers $(BROKERS))
 
 .PHONY: table-histories

@@ -27,6 +27,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.support.broker import BrokerProcess, eventually
+from tests.support.jvm import JAVA, compile_java, java
 from tests.support.ports import ReservedPort
 from tests.support.wire import WireClient
 from tests.system.calls import create_topic
@@ -42,10 +43,7 @@ from tests.system.transactions.exactly_once import (
 )
 from tests.system.transactions.over_brokers import run_alone as run_over_brokers
 
-# A small JVM that starts quickly.
-JAVA = ("java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 HERE = Path(__file__).resolve().parent
-COMPILE_SECONDS_MAX = 300
 CLIENT_SECONDS_MAX = 120
 CONNECT_SECONDS_MAX = 120
 CONNECTORS = 2
@@ -78,7 +76,7 @@ class Program(Trial):
         self._libraries = libraries
         self._folder = folder
         self._name = name
-        compile_java(libraries, folder / "classes", name)
+        compile_java(libraries, folder / "classes", HERE / f"{name}.java")
 
     def commands(self, broker: Served) -> list[list[str]]:
         return [
@@ -172,7 +170,7 @@ class Client(JavaCopier):
     def __init__(self, libraries: Path, folder: Path) -> None:
         super().__init__(libraries)
         self._class_path = [folder / "classes", libraries / "*"]
-        compile_java(libraries, folder / "classes", "TransactionalClient")
+        compile_java(libraries, folder / "classes", HERE / "TransactionalClient.java")
 
     def send(self, broker: Served, inputs: range) -> None:
         if inputs.start == 0 and isinstance(broker, BrokerProcess):
@@ -227,7 +225,7 @@ class Connect(Trial):
     def __init__(self, libraries: Path, folder: Path) -> None:
         self._libraries = libraries
         self._folder = folder
-        compile_java(libraries, folder / "classes", "LinesConnector")
+        compile_java(libraries, folder / "classes", HERE / "LinesConnector.java")
         self._ports = [ReservedPort() for _ in range(WORKERS)]
 
     def commands(self, broker: Served) -> list[list[str]]:
@@ -274,37 +272,6 @@ class Connect(Trial):
                 return True
         except (urllib.error.URLError, ConnectionError):
             return False
-
-
-def compile_java(libraries: Path, classes: Path, name: str) -> None:
-    """Compiles with the Eclipse compiler of the libraries; raises AssertionError if it refuses."""
-    jars = sorted(libraries.glob("*.jar"))
-    compiler = [path for path in jars if path.name.startswith("ecj-")]
-    class_path = ":".join(map(str, jars))
-    command = ["java", "-cp", str(compiler[0]), "org.eclipse.jdt.internal.compiler.batch.Main"]
-    command += ["-17", "-nowarn", "-proc:none", "-cp", class_path, "-d", str(classes)]
-    result = subprocess.run(
-        [*command, str(HERE / f"{name}.java")],
-        capture_output=True,
-        text=True,
-        timeout=COMPILE_SECONDS_MAX,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-
-
-def java(class_path: list[Path], main_class: str, *arguments: str) -> list[str]:
-    """The command line of a program that tells of warnings only."""
-    quiet = ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dlog4j2.level=warn"]
-    return [
-        *JAVA,
-        "-Xmx256m",
-        *quiet,
-        "-cp",
-        ":".join(map(str, class_path)),
-        main_class,
-        *arguments,
-    ]
 
 
 FRAMEWORKS: Mapping[str, Callable[[Path, Path], Trial]] = {

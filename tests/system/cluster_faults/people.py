@@ -1,10 +1,11 @@
-"""The clients of a run: processes of three libraries, and what they were told.
+"""The clients of a run: processes of four libraries, and what they were told.
 
     ordered         librdkafka, idempotent          read by librdkafka in a group of KIP-848
     transactions    librdkafka, some are aborted    read committed by it in another
     plain           kafka-python, acks=all          read by kafka-python in a classic group
     source          aiokafka, idempotent            copied by transactions of librdkafka into
     copied                                          read committed by aiokafka in a classic group
+    many            Java, idempotent, by the million    read by Java in a group of KIP-848: many.py
 
 The clients of a library are one process, and copiers one each. A process that is killed is started
 again, under another name of its records.
@@ -27,6 +28,7 @@ from confluent_kafka.admin import AdminClient
 from tests.support.broker import REPOSITORY
 from tests.system.cluster_faults.clients.options import Options, words_for
 from tests.system.cluster_faults.history import History, events_in
+from tests.system.cluster_faults.many import MANY, Clients
 
 ORDERED, PLAIN, SOURCE, COPIED, TRANSACTIONS = (
     *("ordered", "plain", "source", "copied", "transactions"),
@@ -37,8 +39,11 @@ TOPICS = {
     "librdkafka": (ORDERED, TRANSACTIONS),
     "kafka_python": (PLAIN,),
     "aiokafka": (SOURCE, COPIED),
+    "java": (MANY,),
 }
 LIBRARIES = tuple(TOPICS)
+# `make cluster-faults` puts Java's clients here.
+JARS = REPOSITORY / "bench-data" / "jvm" / "clients-4.x"
 PYTHON_PATH = f"{REPOSITORY}{os.pathsep}{REPOSITORY / '.namespace'}"
 CLIENTS = "tests.system.cluster_faults.clients"
 END_S = 150.0
@@ -78,6 +83,7 @@ class People:
         value_bytes: int,
         copiers: int,
         libraries: Sequence[str],
+        many_per_s: int,
     ) -> None:
         self._folder = folder
         self._bootstrap = ",".join(bootstraps)
@@ -120,7 +126,12 @@ class People:
                 words_for((one.role, one.options) for one in self.people if one.library == library),
             ]
             for library in libraries
+            if library != "java"
         }
+        self.many = None
+        if "java" in libraries:
+            self.many = Clients(JARS, folder, self._bootstrap, partitions)
+            self._commands["java"] = self.many.command(many_per_s)
         for name in self._copiers:
             module = "tests.system.transactions.copier"
             words = [self._bootstrap, name, COPIERS, SOURCE, COPIED]
@@ -133,7 +144,7 @@ class People:
 
     def have_begun(self) -> bool:
         """Whether each of them was told something."""
-        return all(
+        return (self.many is None or self.many.have_begun()) and all(
             path.exists() and path.stat().st_size > 0
             for path in (one.options.history_path for one in self.people)
         )

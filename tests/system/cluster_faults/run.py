@@ -4,6 +4,7 @@
     troubles.py   carries it out                        history.py   what each of them was told
     machines.py   processes, disks and links            copies.py    all copies at the end
     node.py       the world around each process         checks.py    what must hold of both
+    many.py       the same of a topic of millions
 
 Rounds follow each other, each with a cluster of its own and the next seed. A round that breaks a
 promise ends the run with 1, and keeps its folder.
@@ -33,9 +34,10 @@ from tests.conftest import TEST_ENVIRONMENT, make_bucket
 from tests.support.broker import REPOSITORY, eventually
 from tests.support.fault_proxy import FaultProxy
 from tests.support.ministack import ministack
-from tests.system.cluster_faults import copies
+from tests.system.cluster_faults import copies, many
 from tests.system.cluster_faults.checks import Outcome, violations
 from tests.system.cluster_faults.machines import REPLICAS, Machines
+from tests.system.cluster_faults.many import MANY, ManyOutcome
 from tests.system.cluster_faults.people import COPIED, LIBRARIES, ORDERED, SOURCE, TOPICS, People
 from tests.system.cluster_faults.plan import KINDS, STORE_AWAY, draw
 from tests.system.cluster_faults.troubles import Troubles
@@ -53,7 +55,16 @@ SETTINGS = {
 TIERED = {"remote.storage.enable": "true", "segment.ms": "2000"}
 # Leaves the disk once it is archived: readers and new replicas go to the bucket.
 COLD = {**TIERED, "local.retention.bytes": "1", "local.retention.ms": "1000"}
-CONFIGS = {ORDERED: TIERED, "plain": COLD, COPIED: TIERED, "transactions": COLD, SOURCE: {}}
+# So that all replicas have the same part of it, and readers need both.
+LARGE = {**TIERED, "segment.bytes": "16777216", "local.retention.ms": "20000"}
+CONFIGS = {
+    ORDERED: TIERED,
+    "plain": COLD,
+    COPIED: TIERED,
+    "transactions": COLD,
+    SOURCE: {},
+    MANY: LARGE,
+}
 REGION = "us-east-1"
 
 
@@ -65,6 +76,8 @@ class Size:
     seconds: float = 60.0
     partitions: int = 3
     records_per_s: int = 1000
+    # Of Java's producer.
+    many_per_s: int = 50_000
     value_bytes: int = 60
     copiers: int = 2
     kinds: Sequence[str] = KINDS
@@ -118,17 +131,19 @@ def play(folder: Path, seed: int, size: Size, say: Callable[[str], None]) -> Tol
             value_bytes=size.value_bytes,
             copiers=size.copiers if COPIED in size.topics else 0,
             libraries=size.libraries,
+            many_per_s=size.many_per_s,
         )
         stack.callback(people.kill)
         troubles = Troubles(machines, people, size.topics, size.partitions, say, proxy)
         kinds = [one for one in size.kinds if proxy is not None or one != STORE_AWAY]
         plan = draw(seed, brokers=size.brokers, seconds=size.seconds, kinds=kinds)
         outcomes: list[Outcome] = []
+        of_many = None
         try:
             eventually(troubles.have_all_begun, timeout_s=WAIT_S, interval_s=0.1)
             troubles.run(plan, size.seconds)
             say("        healed")
-            outcomes = _end(machines, people, troubles, size, url, access)
+            outcomes, of_many = _end(machines, people, troubles, size, url, access)
         except (AssertionError, KafkaException, subprocess.TimeoutExpired) as error:
             told.found.append(f"the cluster does not get well again: {error}")
         told.troubles = troubles.done
@@ -139,6 +154,11 @@ def play(folder: Path, seed: int, size: Size, say: Callable[[str], None]) -> Tol
         told.acknowledged += sum(offset for _, _, offset, _ in outcome.events("commit"))
         told.read += sum(1 for _ in outcome.events("read"))
         told.archived += sum(map(len, (outcome.lake or {}).values()))
+    if of_many is not None:
+        told.found += many.violations(of_many)
+        told.acknowledged += many.count_of(of_many.acknowledged)
+        told.read += many.count_of(of_many.read)
+        told.archived += many.count_of(of_many.lake)
     told.found += [
         f"{one.name} fell over something: {text[text.index('Traceback') :][:2000]}"
         for one in machines.all
@@ -161,7 +181,7 @@ def _end(
     size: Size,
     url: str,
     access: dict[str, str],
-) -> list[Outcome]:
+) -> tuple[list[Outcome], ManyOutcome | None]:
     """Everything works again, and all copies are read."""
 
     def is_well() -> bool:
@@ -171,7 +191,7 @@ def _end(
     eventually(is_well, timeout_s=WAIT_S, interval_s=0.2)
     time.sleep(CALM_S)
     people.end()
-    outcomes = {topic: Outcome(topic=topic) for topic in size.topics}
+    outcomes = {topic: Outcome(topic=topic) for topic in size.topics if topic != MANY}
 
     def is_copied() -> bool:
         troubles.tick()
@@ -195,13 +215,21 @@ def _end(
         }
     if COPIED in outcomes:
         outcomes[COPIED].source = outcomes[SOURCE]
+    of_many = None if people.many is None else people.many.outcome()
     machines.end(troubles.ended.append)
     for topic, outcome in outcomes.items():
         for partition in range(size.partitions):
             _look_into_folders(machines, outcome, partition)
         if CONFIGS[topic]:
             outcome.lake = copies.in_lake(url, topic, size.partitions, access)
-    return list(outcomes.values())
+    if of_many is not None:
+        of_many.lake = many.runs_in_lake(url, access)
+        for one in machines.brokers:
+            for partition in range(size.partitions):
+                found = copies.replica(one.process.data / f"{MANY}-{partition}")
+                if found is not None:
+                    of_many.replicas[one.name, partition] = found
+    return list(outcomes.values()), of_many
 
 
 def _look_into_folders(machines: Machines, outcome: Outcome, partition: int) -> None:
@@ -222,7 +250,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
     parser.add_argument("--brokers", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="of troubles in a round")
-    parser.add_argument("--rate", type=int, default=1000, help="of records in a second")
+    parser.add_argument("--rate", type=int, default=1000, help="of records a second")
+    parser.add_argument("--many", type=int, default=50_000, help="the same of Java's producer")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--libraries", default=",".join(LIBRARIES))
     parser.add_argument("--s3", action="store_true", help="a bucket of S3, which goes away too")
@@ -235,6 +264,7 @@ def main() -> int:
         brokers=options.brokers,
         seconds=options.seconds,
         records_per_s=options.rate,
+        many_per_s=options.many,
         has_s3=options.s3,
         kinds=options.kinds.split(","),
         libraries=options.libraries.split(","),
