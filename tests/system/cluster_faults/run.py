@@ -280,7 +280,8 @@ def main() -> int:
         acknowledged += told.acknowledged
         print(
             f"seed {seed}: {told.troubles} troubles, {told.acknowledged} records acknowledged,"
-            f" {told.read} read, {len(told.found)} violations; {acknowledged} in all rounds",
+            f" {told.read} read, {told.archived} archived, {len(told.found)} violations;"
+            f" {acknowledged} acknowledged in all rounds",
             flush=True,
         )
         for text in told.found:
