@@ -60,13 +60,18 @@ class Trouble:
         return f"{self.kind} {','.join(map(str, self.brokers))} for {self.lasts_s:.1f} s"
 
 
-def draw(seed: int, *, brokers: int, seconds: float, kinds: Sequence[str] = KINDS) -> list[Trouble]:
-    """The troubles of so many seconds; the same seed draws the same."""
+def draw(
+    seed: int, *, brokers: int, seconds: float, kinds: Sequence[str] = KINDS, calm: float = 1.0
+) -> list[Trouble]:
+    """The troubles of so many seconds; the same seed draws the same.
+
+    `calm` is how many times as far apart as by default they begin.
+    """
     chance, found = Random(seed), []
     at_s = 0.0
     weights = [WEIGHTS[kind] for kind in kinds]
     while True:
-        at_s += chance.uniform(*GAP_S)
+        at_s += calm * chance.uniform(*GAP_S)
         if at_s >= seconds:
             return found
         lasts_s = chance.uniform(*(LONG_S if chance.random() < LONG_PART else SHORT_S))

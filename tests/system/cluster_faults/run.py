@@ -80,6 +80,8 @@ class Size:
     many_per_s: int = 50_000
     value_bytes: int = 60
     copiers: int = 2
+    # How far apart troubles begin: 1 leaves little time to write in.
+    calm: float = 1.0
     kinds: Sequence[str] = KINDS
     libraries: Sequence[str] = LIBRARIES
     has_s3: bool = False
@@ -136,7 +138,7 @@ def play(folder: Path, seed: int, size: Size, say: Callable[[str], None]) -> Tol
         stack.callback(people.kill)
         troubles = Troubles(machines, people, size.topics, size.partitions, say, proxy)
         kinds = [one for one in size.kinds if proxy is not None or one != STORE_AWAY]
-        plan = draw(seed, brokers=size.brokers, seconds=size.seconds, kinds=kinds)
+        plan = draw(seed, brokers=size.brokers, seconds=size.seconds, kinds=kinds, calm=size.calm)
         outcomes: list[Outcome] = []
         of_many = None
         try:
@@ -252,6 +254,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="of troubles in a round")
     parser.add_argument("--rate", type=int, default=1000, help="of records a second")
     parser.add_argument("--many", type=int, default=50_000, help="the same of Java's producer")
+    parser.add_argument(
+        "--calm", type=float, default=1.0, help="2: half as many troubles, and more records"
+    )
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--libraries", default=",".join(LIBRARIES))
     parser.add_argument("--s3", action="store_true", help="a bucket of S3, which goes away too")
@@ -265,6 +270,7 @@ def main() -> int:
         seconds=options.seconds,
         records_per_s=options.rate,
         many_per_s=options.many,
+        calm=options.calm,
         has_s3=options.s3,
         kinds=options.kinds.split(","),
         libraries=options.libraries.split(","),

@@ -86,6 +86,8 @@ public final class ManyRecords {
         settings.put("bootstrap.servers", bootstrap);
         settings.put("linger.ms", 20);
         settings.put("batch.size", 131_072);
+        // Each record that waits takes many times its bytes beside its batch.
+        settings.put("buffer.memory", 6_000_000L);
         settings.put("request.timeout.ms", 5000);
         // An idempotent producer that gives up a batch begins a new epoch.
         settings.put("delivery.timeout.ms", Integer.MAX_VALUE);
