@@ -4,7 +4,8 @@
     3 each answer is appended, or truncates   4 with flush.messages=1 on the device   5 go to 1
 
 The next fetch acknowledges what the last one brought. A failure concerns its partition alone, and a
-broken connection all of them, for replica.fetch.backoff.ms.
+broken connection all of them, for replica.fetch.backoff.ms. A leader that does not know of its lead
+yet is asked again much sooner: until then its producers wait for this follower.
 """
 
 from __future__ import annotations
@@ -135,11 +136,13 @@ class Fetcher:
         if not ready_count:
             if not self._followed:
                 self.leader.close()
-            await wait_within(self._woken, self._backoff_s if self._followed else IDLE_S)
+            await wait_within(self._woken, self._soonest_s() if self._followed else IDLE_S)
             return
         try:
             self.leader.look_up()
-            answer = await self.leader.fetch(*self._wanted())
+            # A fetch that waits at the leader must not hold up those that wait here.
+            within_s = self._soonest_s() if self._delayed else self._backoff_s
+            answer = await self.leader.fetch(*self._wanted(), within_s=within_s)
         except PeerError as error:
             self._lose_connection(error)
             return
@@ -189,8 +192,20 @@ class Fetcher:
             del self._delayed[key]
             self._changed[key] = None
 
-    def _delay(self, keys: Iterable[Key]) -> None:
-        until_s = self._clock.monotonic_s() + self._backoff_s
+    def _soonest_s(self) -> float:
+        """Until the first delay ends that ends by itself, replica.fetch.backoff.ms at most."""
+        now_s = self._clock.monotonic_s()
+        ends_s = [
+            one.delayed_until_s - now_s
+            for key, one in self._delayed.items()
+            if not one.is_failed and key not in self._at_work
+        ]
+        return max(0.0, min(ends_s, default=self._backoff_s))
+
+    def _delay(self, keys: Iterable[Key], *, within_s: float | None = None) -> None:
+        """Leaves them out for replica.fetch.backoff.ms, or for less."""
+        delay_s = self._backoff_s if within_s is None else min(within_s, self._backoff_s)
+        until_s = self._clock.monotonic_s() + delay_s
         for key in tuple(keys):
             followed = self._followed.get(key)
             if followed is not None:
@@ -264,9 +279,11 @@ class Fetcher:
         if code is ErrorCode.FENCED_LEADER_EPOCH:
             self._fail(key, followed, code.name)
             return
-        if code not in _PASSING:
+        if code in _PASSING:
+            self._delay([key], within_s=followed.next_pause_s())
+        else:
             self._say(followed.partition, "leader refuses a fetch", code.name)
-        self._delay([key])
+            self._delay([key])
 
     def _note_failure(self, key: Key, followed: Followed, error: StorageError) -> None:
         if isinstance(error, DiskError) and error.is_full:

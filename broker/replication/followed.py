@@ -5,7 +5,8 @@
                  diverging epoch            truncated as far as both logs agree (KIP-101, 279, 595)
                  OFFSET_OUT_OF_RANGE        the leader is asked where its log begins and ends
                  OFFSET_MOVED_TO_TIERED_STORAGE   the log restarts behind the archive (KIP-405)
-                 another error              DELAYED for replica.fetch.backoff.ms
+                 another error              DELAYED for replica.fetch.backoff.ms; for less if the
+                                            leader may not know of its lead yet
                  FENCED_LEADER_EPOCH, or    FAILED until the metadata name another leader or epoch
                  a log that fails
 
@@ -26,6 +27,8 @@ from strandline.storage.model import NO_EPOCH, Epoch, Offset, TopicId
 log = logging.getLogger(__name__)
 
 UNKNOWN_OFFSET: Final = -1
+# A leader hears of its lead some milliseconds before its followers, or behind them.
+FIRST_PAUSE_S: Final = 0.02
 
 
 class FetchedFrom(NamedTuple):
@@ -48,6 +51,7 @@ class Followed:
         "leader_high_watermark",
         "offset",
         "partition",
+        "pause_s",
         "unseen_bytes",
     )
 
@@ -56,6 +60,7 @@ class Followed:
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.delayed_until_s = 0.0
+        self.pause_s = FIRST_PAUSE_S
         self.is_failed = False
         self.leader_high_watermark: Offset = UNKNOWN_OFFSET
         # Appended here, and not known to be below the high watermark.
@@ -88,6 +93,11 @@ class Followed:
 
     def is_ready(self, now_s: float) -> bool:
         return not self.is_failed and self.delayed_until_s <= now_s
+
+    def next_pause_s(self) -> float:
+        """Before a leader is asked again that does not know of its lead: longer each time."""
+        pause_s, self.pause_s = self.pause_s, 2 * self.pause_s
+        return pause_s
 
     # --- answers -----------------------------------------------------------------------------
 

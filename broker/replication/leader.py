@@ -73,8 +73,12 @@ class LeaderEndpoint:
             self.close()
             self._peer = self._peer_of(self.leader_id)
 
-    async def fetch(self, wanted: Mapping[Key, FetchedFrom], gone: Iterable[Key]) -> FetchResponse:
+    async def fetch(
+        self, wanted: Mapping[Key, FetchedFrom], gone: Iterable[Key], *, within_s: float
+    ) -> FetchResponse:
         """Fetches; `wanted` and `gone` as FollowerSession.update. Raises PeerError.
+
+        The leader waits for records for replica.fetch.wait.max.ms, and at most `within_s`.
 
         `look_up` comes first: it may end the session.
         """
@@ -85,7 +89,7 @@ class LeaderEndpoint:
             replica_state=FetchReplicaState(
                 replica_id=self._node_id, replica_epoch=self._broker_epoch()
             ),
-            max_wait_ms=config.wait_ms_max,
+            max_wait_ms=min(config.wait_ms_max, int(1000 * within_s)),
             min_bytes=config.bytes_min,
             max_bytes=config.answer_bytes_max,
             session_id=session.session_id,

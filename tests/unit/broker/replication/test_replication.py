@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 
 from strandline.broker.cluster.in_sync.leading import NotEnoughReplicas
+from strandline.broker.cluster.metadata.image import MetadataDelta
 from strandline.broker.handlers.services.services import RequestContext
 from strandline.broker.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -394,3 +395,25 @@ def test_a_record_waits_no_longer_for_a_follower_whose_broker_is_away(tmp_path: 
             await until(lambda: one.partition.high_watermark == end)
 
     asyncio.run(fence())
+
+
+def test_a_leader_that_hears_of_its_lead_behind_its_follower_is_asked_again_soon(
+    tmp_path: Path,
+) -> None:
+    """Its producers wait for the follower: not for replica.fetch.backoff.ms, a minute here."""
+
+    async def elect() -> None:
+        async with cluster(tmp_path, 2, backoff_ms=60_000) as control:
+            await control.create(1, 2)
+            one, two = control.nodes.values()
+            end = one.append(1)
+            await until(lambda: one.partition.high_watermark == end)
+            two.is_cut_from_control = True
+            before = control.image
+            await control.elect(2)
+            await asyncio.sleep(0.1)
+            await two.replicas.follow(MetadataDelta(before, control.image), control.image)
+            end = two.append(1)
+            await until(lambda: two.partition.high_watermark == end)
+
+    asyncio.run(elect())
