@@ -32,6 +32,7 @@ from strandline.broker.network.connection import Spawn
 from strandline.broker.server.environment import Environment
 from strandline.broker.server.parts.part import Front, Part
 from strandline.broker.server.upkeep.background import keep_running
+from strandline.storage.errors import StrandlineError
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +83,8 @@ class Broker:
     async def run(
         self, stopping: asyncio.Event, on_ready: Callable[[], None] = lambda: None
     ) -> None:
-        """Serves until `stopping` is set. Raises CannotListen."""
-        started = self.started
+        """Serves until `stopping` is set. Raises CannotListen, and why a part gave up."""
+        started, failed = self.started, None
         assert started is not None
         await started.front.listen()
         try:
@@ -91,6 +92,7 @@ class Broker:
                 for part in started.parts:
                     for name, loop in part.loops.items():
                         tasks.create_task(keep_running(name, loop), name=name)
+                    tasks.create_task(part.give_up(), name="give up")
                 tasks.create_task(_tell_ready(started.parts, on_ready), name="ready")
                 await stopping.wait()
                 log.info("stopping")
@@ -102,6 +104,10 @@ class Broker:
                 raise _Stop  # 2
         except* _Stop:
             pass
+        except* StrandlineError as group:
+            failed = group.exceptions[0]
+        if failed is not None:
+            raise failed
 
     async def stop(self) -> None:
         """Stops cleanly; the next start recovers the logs of unreachable folders."""

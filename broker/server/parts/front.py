@@ -301,6 +301,6 @@ def _why_not_ready(server: Server, log_dirs: LogDirs) -> str:
     """Returns why clients cannot be served; empty if they can."""
     if not server.is_listening:
         return "stopping"
-    if all(directory.failure is not None for directory in log_dirs.directories):
+    if log_dirs.are_offline:
         return "every log folder is offline"
     return ""

@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 
 # How long a start waits to see itself among the brokers, so that its first answers name it.
 KNOWN_S_MAX = 10.0
+FOLDERS_CHECK_S = 0.5
 
 
 class NoControllers(StrandlineError):
@@ -116,6 +117,7 @@ class MembershipParts(Part):
     caught_up_s: Callable[[], float]
     node_id: int
     hands_over: bool
+    log_dirs: LogDirs
 
     @classmethod
     async def join(
@@ -200,6 +202,7 @@ class MembershipParts(Part):
             caught_up_s=lambda: feed.caught_up_s,
             node_id=config.node_id,
             hands_over=settings.hands_over,
+            log_dirs=storage.log_dirs,
             loops={"metadata feed": following.run, "heartbeats": living.run},
         )
 
@@ -213,6 +216,19 @@ class MembershipParts(Part):
     def _is_named(self) -> bool:
         broker = self.view.image.brokers.get(self.node_id)
         return broker is not None and not broker.fenced
+
+    async def give_up(self) -> None:
+        """Raises DiskError when the last log folder has failed, and others lead (Kafka's
+        LogManager.handleLogDirFailure).
+
+        Such a broker has nothing to serve, and its folders come back at its next start alone.
+        """
+        while True:
+            await asyncio.sleep(FOLDERS_CHECK_S)
+            if self.log_dirs.are_offline:
+                log.error("the broker ends: every log folder is offline")
+                await self.leave()
+                raise DiskError("every log folder is offline")
 
     async def leave(self) -> None:
         """The controller moves leaders away, or makes the partitions known as being without one."""

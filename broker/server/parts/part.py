@@ -38,6 +38,9 @@ class Part:
     async def serve(self) -> None:
         """Returns when it serves; clients can connect, and its loops run."""
 
+    async def give_up(self) -> None:
+        """Raises StrandlineError when the broker cannot go on; returns if that cannot be."""
+
     async def leave(self) -> None:
         """Lets go of what others can take over, while clients are still served."""
 

@@ -206,6 +206,11 @@ class LogDirs:
         """Whether a folder that was locked at the start is offline now."""
         return any(directory.failure is not None for directory in self.directories)
 
+    @property
+    def are_offline(self) -> bool:
+        """Whether no folder is left."""
+        return all(directory.failure is not None for directory in self.directories)
+
     def revive(self, within: Sequence[LogDir] | None = None) -> list[RevivedLog]:
         """Opens the logs of offline folders, or of those in `within`, that can be written again.
 

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from strandline.broker.cli import FAILURE
 from tests.support.broker import eventually
 from tests.system.cluster.bounced import BouncedCluster, bounced_cluster
 
@@ -146,6 +147,36 @@ def test_a_folder_that_fails_takes_its_partitions_alone_and_others_lead_them(
     path.unlink()
     gone.rename(path)
     cluster.bounce(broker, is_clean=False)
+    eventually(lambda: all(one.in_sync == ALL for one in disks.states().values()))
+    load.send()
+    assert load.read(cluster) == load.acknowledged
+
+
+def test_a_broker_whose_last_folder_fails_ends_and_is_in_sync_again_after_its_next_start(
+    cluster: BouncedCluster,
+) -> None:
+    disks, load = Disks(cluster), Load(cluster)
+    load.send()
+    victim = disks.states()[0].leader
+    broker = cluster.brokers[victim - 1]
+    gone = {
+        path: path.rename(path.with_suffix(".gone"))
+        for path in (disks.of(victim, "a"), disks.of(victim, "b"))
+    }
+
+    def has_ended() -> bool:
+        load.send()
+        return not broker.running
+
+    eventually(has_ended)
+    assert broker.wait_for_exit(WAIT_S) == FAILURE
+    assert "every log folder is offline" in broker.log_text()
+    assert victim not in {one.leader for one in disks.states().values()}
+    load.send()
+
+    for path, moved in gone.items():
+        moved.rename(path)
+    broker.start()
     eventually(lambda: all(one.in_sync == ALL for one in disks.states().values()))
     load.send()
     assert load.read(cluster) == load.acknowledged
