@@ -8,7 +8,8 @@ the end has both sides and their ratio.
 
     start         until 2,000 partitions have acknowledged a record, after a clean stop
     topics        until 1,000 topics are made, by one request
-    transactions  one record each, over partitions of all brokers, ten producers of librdkafka
+    transactions  one record each, over partitions of all brokers, ten producers of librdkafka;
+                  transactions-3 with three replicas of all that they write
     killed        kill -9 of a broker until its partition acknowledges, of the controller until a
                   topic is made; whoever was killed is started again at once
     two-brokers   strandline alone: two connections to two brokers, and to one
@@ -96,9 +97,9 @@ def topics(name: str, folder: Path, seconds: float) -> Figures:
         return {"1,000 topics, s": measured.wall_s, "CPU, s": measured.cpu_s}
 
 
-def transactions(name: str, folder: Path, seconds: float) -> Figures:
-    with running(name, folder) as cluster, ExitStack() as stack:
-        create(cluster, NewTopic("t", 2 * BROKERS, 1))
+def transactions(name: str, folder: Path, seconds: float, *, replicas: int) -> Figures:
+    with running(name, folder, replicas=replicas) as cluster, ExitStack() as stack:
+        create(cluster, NewTopic("t", 2 * BROKERS, replicas))
         clients = [
             stack.enter_context(closing(LibrdkafkaTransactions(cluster.bootstrap, load)))
             for load in (
@@ -209,7 +210,8 @@ def replicated(
 ROWS: Mapping[str, Callable[[str, Path, float], Figures]] = {
     "start": start,
     "topics": topics,
-    "transactions": transactions,
+    "transactions": partial(transactions, replicas=1),
+    "transactions-3": partial(transactions, replicas=3),
     "killed": killed,
     "two-brokers": two_brokers,
     "replicated-16kb": partial(replicated, batch_bytes=16_384, partitions=1),
