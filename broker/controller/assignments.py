@@ -1,6 +1,8 @@
 """The log folders of replicas, as their brokers report them (AssignReplicasToDirs, KIP-858).
 
-A replica in a folder that is offline is out of sync, and leads nothing.
+A replica in a folder that is offline is out of sync, and leads nothing. One whose folder its broker
+has no more is a new, empty one in another folder: it leads nothing either, until it has copied all
+from a leader. In Kafka the last leader would lead again, and the others drop what they have.
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ from dataclasses import replace
 
 from strandline.broker.cluster.metadata.controller_messages import Decision, Refusal
 from strandline.broker.controller.broker_epoch import check_epoch
+from strandline.broker.controller.directories import is_reserved
 from strandline.broker.controller.messages import (
     AssignDirectories,
     AssignedReplicas,
     ReplicaInFolder,
 )
 from strandline.broker.controller.partitions.change import PartitionTarget
-from strandline.broker.controller.partitions.decided import Partitions
+from strandline.broker.controller.partitions.decided import Partitions, directory_of
 from strandline.broker.controller.partitions.elections import leave
 from strandline.broker.controller.partitions.index import Place
 from strandline.broker.protocol.formats.metadata_records import (
@@ -79,5 +82,11 @@ def _assigned(
     partition = topic.partitions[number]
     if node not in partition.replicas:
         raise Refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    record = partitions.change((topic, partition), PartitionTarget(directories={node: directory}))
+    before = directory_of(partition, node)
+    is_gone = not is_reserved(before) and before not in broker.log_dirs
+    target = PartitionTarget(
+        directories={node: directory},
+        emptied=node if is_gone and directory in broker.log_dirs else None,
+    )
+    record = partitions.change((topic, partition), target)
     return [] if record is None else [record]

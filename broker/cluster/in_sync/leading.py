@@ -149,6 +149,10 @@ class Leading:
             # An answer of the controller was faster.
             return
         cluster, now_ms = self._cluster, self._cluster.now_ms()
+        # Each election is an epoch. If some are missing here, another broker may have led, and its
+        # followers dropped what they had acknowledged to this one.
+        if image.leader_epoch > self.leader_epoch + 1:
+            is_new = True
         known = {} if is_new else self._followers
         self._followers = {
             node_id: known.get(node_id)

@@ -14,7 +14,8 @@ if all eligible replicas are gone, it leads again when it is back.
 A leader that is named in a record has a new epoch, even if it is the same; so have readers whose
 replica was taken away.
 
-As Kafka's PartitionChangeBuilder, with eligible leader replicas and log folders always on.
+As Kafka's PartitionChangeBuilder, with eligible leader replicas and log folders always on. Beyond
+it: whoever has an empty log, or is no replica any more, leads by no name that it had before.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class Election(Enum):
 class Rules:
     """What decides on a partition beside its own state.
 
-    `may_lead` says whether a replica can be reached; `default_directory` is the log folder of a
-    replica on that broker as long as nobody knows it.
+    `may_lead` says whether a replica can be reached. `min_isr` may be more than the partition has
+    replicas. `default_directory` is the log folder of a replica on that broker as long as nobody
+    knows it.
     """
 
     may_lead: Callable[[NodeId], bool]
@@ -65,7 +67,8 @@ class PartitionTarget:
     """What a partition is to become; None leaves that as it is.
 
     `directories` has log folders of replicas that are known now. `crashed` is a broker that ended
-    without a clean shutdown.
+    without a clean shutdown, `emptied` one whose replica was in a folder that is gone: what it has
+    now begins with an empty log.
     """
 
     isr: Replicas | None = None
@@ -75,6 +78,7 @@ class PartitionTarget:
     leader_recovery_state: int | None = None
     directories: Mapping[NodeId, uuid.UUID] = field(default_factory=dict)
     crashed: NodeId | None = None
+    emptied: NodeId | None = None
     election: Election = Election.ONLINE
 
 
@@ -93,7 +97,8 @@ class _Wanted:
 
     def __init__(self, partition: PartitionImage, target: PartitionTarget, rules: Rules) -> None:
         self._partition, self._target, self._rules = partition, target, rules
-        self._isr = _or(target.isr, partition.isr)
+        self._isr = self._without_emptied(_or(target.isr, partition.isr))
+        self._last_known = self._without_emptied(partition.last_known_elr)
         reassignment = Reassignment(
             replicas=_or(target.replicas, partition.replicas),
             adding=_or(target.adding, partition.adding_replicas),
@@ -129,6 +134,8 @@ class _Wanted:
             values["last_known_elr"] = (partition.leader,)
         elif values.get("leader", NO_LEADER) != NO_LEADER and partition.last_known_elr:
             values["last_known_elr"] = ()
+        elif self._last_known != partition.last_known_elr:
+            values["last_known_elr"] = self._last_known
         after = {
             "isr": isr,
             "eligible_leader_replicas": eligible,
@@ -145,11 +152,21 @@ class _Wanted:
     # --- eligible replicas -----------------------------------------------------------------------
 
     def _eligible_replicas(self) -> Replicas:
-        partition = self._partition
-        if len(self._isr) >= self._rules.min_isr:
+        """Returns who has all that was acknowledged beside those in sync.
+
+        A leader waits for no more than all replicas of the partition. Who is no replica any more
+        drops its log, and does not have it if it becomes one again. Kafka's builder takes the
+        number of replicas from the first partition of the topic, and keeps whoever was eligible.
+        """
+        partition, replicas = self._partition, self._reassignment.replicas
+        if len(self._isr) >= min(self._rules.min_isr, len(replicas)):
             return ()
-        candidates = {*partition.eligible_leader_replicas, *partition.isr}
-        return tuple(sorted(candidates - {*self._isr, self._target.crashed}))
+        candidates = {*partition.eligible_leader_replicas, *partition.isr} & {*replicas}
+        gone = {self._target.crashed, self._target.emptied}
+        return tuple(sorted(candidates - {*self._isr, *gone}))
+
+    def _without_emptied(self, replicas: Replicas) -> Replicas:
+        return tuple(node for node in replicas if node != self._target.emptied)
 
     # --- the election ----------------------------------------------------------------------------
 
@@ -160,7 +177,7 @@ class _Wanted:
         for node in (*preferred, leader, *replicas):
             if self._is_valid(node):
                 return node, False
-        last_known = self._partition.last_known_elr
+        last_known = self._last_known
         # Several are those of a Kafka that did not note the last leader.
         if not self._isr and not self._eligible and len(last_known) == 1:
             (node,) = last_known

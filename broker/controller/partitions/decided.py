@@ -95,9 +95,8 @@ class Partitions:
         return change_of(topic.topic_id, partition, target, rules)
 
     def min_isr(self, topic: TopicImage) -> int:
-        """Returns how many have to be in sync for acks=all; no more than there are replicas."""
-        text = topic.properties.get(MIN_ISR) or self.defaults.get(MIN_ISR, "1")
-        return min(int(text), topic.replication_factor)
+        """Returns how many have to be in sync for acks=all, where there are as many replicas."""
+        return int(topic.properties.get(MIN_ISR) or self.defaults.get(MIN_ISR, "1"))
 
     def online_election(self, topic: TopicImage) -> Election:
         """Returns how a leader is elected where one is missing: uncleanly only if allowed."""

@@ -138,8 +138,11 @@ class PartitionAdminHandlers:
                 error_code=ErrorCode.INVALID_TOPIC_EXCEPTION,
                 error_message=clipped(fault),
             )
-        served = self._replicas.leader(topic, index)
-        if isinstance(served, Partition) and served.is_offline:
+        # Any replica answers, as in Kafka: who looks for hanging transactions may ask each of them.
+        served: Partition | LeaderRefusal | None = self._replicas.partition(topic, index)
+        if served is None:
+            served = self._replicas.refusal_of_missing(topic, index)
+        elif served.is_offline:
             served = LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)
         if isinstance(served, LeaderRefusal):
             message = f"no partition {index} of a topic named {topic!r}"
@@ -148,7 +151,7 @@ class PartitionAdminHandlers:
             return DescribeProducersPartition(
                 partition_index=index, error_code=served.code, error_message=clipped(message)
             )
-        if not served.log.may_append:
+        if served.is_leader and not served.log.may_append:
             return DescribeProducersPartition(
                 partition_index=index,
                 error_code=ErrorCode.KAFKA_STORAGE_ERROR,

@@ -219,6 +219,10 @@ def test_a_broker_whose_folder_is_gone_serves_the_others_and_the_log_tells(tmp_p
             f"broker lacks log folders that have its partitions broker=2 partitions={lost}"
             in cluster.log_text()
         )
+        # Nor later, when the controller looks at them because another broker comes back.
+        cluster.kill_present("broker 1")
+        eventually(lambda: leaders(cluster, "kept").count(1) == PARTITIONS - lost)
+        assert leaders(cluster, "kept").count(-1) == lost
 
 
 @pytest.mark.heavy

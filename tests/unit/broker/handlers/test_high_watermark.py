@@ -273,6 +273,23 @@ def test_producers_are_described_as_of_the_end_of_the_log(tmp_path: Path) -> Non
     play(tmp_path, scenario)
 
 
+def test_a_follower_describes_its_producers_as_well(tmp_path: Path) -> None:
+    """Whoever looks for hanging transactions may ask for those of one broker."""
+
+    async def scenario(replicas: ReplicaManager, partition: Partition) -> None:
+        handlers = PartitionAdminHandlers(_services(replicas))
+        records = batch(5, producer_id=7, producer_epoch=0, base_sequence=0)
+        partition.log.append(records, leader_epoch=0, origin=AppendOrigin.CLIENT)
+        partition.end_leading(2, 1)
+        topic = DescribeProducersTopic(name="t", partition_indexes=[0, 1])
+        response = handlers.describe_producers(DescribeProducersRequest(topics=[topic]), CONTEXT)
+        ((here, missing),) = [topic.partitions for topic in response.topics]
+        assert (here.error_code, [one.producer_id for one in here.active_producers]) == (0, [7])
+        assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    play(tmp_path, scenario)
+
+
 # --- coordinators ----------------------------------------------------------------------------
 
 

@@ -68,6 +68,33 @@ def test_a_former_leader_gives_up_what_was_not_replicated(tmp_path: Path) -> Non
     asyncio.run(fail_over())
 
 
+def test_a_leader_that_missed_the_lead_of_another_relies_on_nothing_its_followers_told_before(
+    tmp_path: Path,
+) -> None:
+    async def miss() -> None:
+        async with cluster(tmp_path, 3) as control:
+            await control.create(1, 2, 3, min_insync_replicas="2")
+            one, two, three = control.nodes.values()
+            two.is_cut = True
+            diverged = one.append(2)
+            await until(lambda: three.end == diverged)
+            # Broker 1 stands still while broker 2 leads, and drops out.
+            one.is_cut = one.is_cut_from_control = True
+            two.is_cut = False
+            await control.elect(2)
+            end = two.append(1)
+            await until(lambda: three.end == end and two.content() == three.content())
+            one.is_cut_from_control, two.is_cut = False, True
+            await control.elect(1, isr=(1, 3))
+            assert one.end == diverged
+            assert one.partition.high_watermark == 0, "broker 3 has dropped what it had of these"
+            one.is_cut = False
+            await until(lambda: one.partition.high_watermark == diverged)
+            assert one.content() == three.content()
+
+    asyncio.run(miss())
+
+
 def test_a_disk_that_hangs_while_a_log_is_truncated_holds_up_nobody_else(tmp_path: Path) -> None:
     async def hang() -> None:
         async with cluster(tmp_path) as control:

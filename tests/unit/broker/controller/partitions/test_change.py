@@ -314,6 +314,21 @@ def test_who_ended_uncleanly_is_not_eligible() -> None:
     assert fields == {"eligible_leader_replicas": (2,)}
 
 
+def test_a_partition_that_has_fewer_replicas_than_the_minimum_waits_for_no_one_else() -> None:
+    """Its leader acknowledges what all of them have; who is gone has nothing of that."""
+    target = PartitionTarget(replicas=(1, 2, 3, 4), removing=(3, 4))
+    after = merged(four(), rules(lambda _: True), target)
+    assert (after.replicas, after.isr, after.eligible_leader_replicas) == ((1, 2), (1, 2), ())
+
+
+def test_who_is_no_replica_any_more_is_not_eligible() -> None:
+    """Its log is dropped. It would have nothing if it became a replica again."""
+    partition = four(isr=(1, 4), eligible_leader_replicas=(2,), adding_replicas=(4,))
+    target = PartitionTarget(isr=(1,), replicas=(1, 2, 3), adding=())
+    after = merged(partition, rules(lambda _: True), target)
+    assert (after.isr, after.eligible_leader_replicas) == ((1,), (2,))
+
+
 def test_an_eligible_replica_leads_when_nobody_is_in_sync() -> None:
     partition = four(isr=(1,), eligible_leader_replicas=(3,))
     for election in (Election.ONLINE, Election.PREFERRED):

@@ -195,8 +195,6 @@ def test_a_replica_out_of_sync_leads_only_where_unclean_elections_are_allowed(
         ({}, {}, 1),
         ({}, {"min.insync.replicas": "2"}, 2),
         ({"min_insync_replicas": "3"}, {"min.insync.replicas": "2"}, 3),
-        # No more than there are replicas.
-        ({"min_insync_replicas": "9"}, {}, 3),
     ],
 )
 def test_the_minimum_in_sync_is_that_of_the_topic_or_the_default(

@@ -8,6 +8,8 @@ import pytest
 
 from strandline.broker.cluster.metadata.image import MetadataImage, PartitionImage
 from strandline.broker.cluster.metadata.records import Replicas
+from strandline.broker.controller.heartbeats import fence
+from strandline.broker.controller.messages import FenceBroker
 from strandline.broker.controller.partitions import turns
 from strandline.broker.controller.partitions.change import Election
 from strandline.broker.controller.partitions.elections import elect_leaders
@@ -253,6 +255,32 @@ def test_a_cancel_that_would_lose_records_has_to_be_allowed() -> None:
     assert codes == [ErrorCode.NONE]
     assert (on_the_way(first(after)), in_sync(after)) == (((1, 2), (), ()), [(1,)])
     assert first(after).leader == 1
+
+
+def test_replicas_that_were_taken_away_and_come_again_do_not_lead_before_they_have_all() -> None:
+    """What the only replica acknowledged meanwhile is nowhere else."""
+    image = cluster(*map(broker, range(5)), partitions=[(1, 2, 3)] * 2, min_insync_replicas="2")
+    image, codes, _ = asked(image, {1: (1,)})
+    assert codes == [ErrorCode.NONE]
+    alone = image.topics["t"].partitions[1]
+    assert (alone.replicas, alone.isr, alone.eligible_leader_replicas) == ((1,), (1,), ())
+    image, _, _ = asked(image, {1: (1, 2, 3)})
+    image, _ = carried_out(image, lambda one: fence(one, FenceBroker(1, 0)))
+    assert [one.leader for one in image.topics["t"].partitions] == [2, -1]
+
+
+def test_a_replica_that_came_for_a_cancelled_reassignment_does_not_lead_when_it_comes_again() -> (
+    None
+):
+    image = cluster(*map(broker, range(5)), partitions=[(1, 2, 3)], min_insync_replicas="2")
+    image, _ = synced(image, 1)
+    image, _, _ = asked(image, {0: (1, 4, 0)})
+    image, _ = synced(image, 1, 4)
+    image, _, _ = asked(image, {0: None})
+    assert first(image).eligible_leader_replicas == ()
+    image, _, _ = asked(image, {0: (1, 4, 0)})
+    image, _ = carried_out(image, lambda one: fence(one, FenceBroker(1, 0)))
+    assert first(image).leader == -1
 
 
 def test_many_partitions_are_reassigned_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
