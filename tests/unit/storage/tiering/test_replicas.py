@@ -11,8 +11,8 @@ import pytest
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.model import EpochStart
 from tests.support.memory_store import Fault
-from tests.unit.storage.tiering.harness import PARTITION, Rig, asynchronous
-from tests.unit.storage.tiering.test_leadership import next_leader
+from tests.unit.storage.tiering.harness import COMPACTED, PARTITION, Rig, asynchronous
+from tests.unit.storage.tiering.test_leadership import next_leader, replicate
 
 
 @asynccontextmanager
@@ -121,3 +121,41 @@ async def test_while_the_store_is_away_a_replica_frees_what_it_knows_to_be_archi
         assert await rig.enforcer.run_once() == 2
         with pytest.raises(TierUnavailable):
             await restart(rig)
+
+
+@asynchronous
+async def test_a_replica_removes_no_tombstone_of_a_key_that_its_leader_has_archived(
+    tmp_path: Path,
+) -> None:
+    """It came late: its leader had cleaned the tombstone, and died before it archived it."""
+    async with Rig(tmp_path / "leader", config=COMPACTED) as leader:
+        leader.put((b"gone", b"1"), (b"kept", b"1"))
+        leader.seal()
+        await leader.clean()
+        await leader.manager.run_once()
+        assert leader.archived == [(0, 2)]
+        leader.put((b"gone", None))
+        leader.seal()
+        await leader.clean()
+        leader.pass_ms(COMPACTED.delete_retention_ms + 1)
+        rig = Rig(tmp_path / "next", config=COMPACTED, store=leader.memory, clock=leader.clock)
+        await rig.open(start=False)
+        rig.manager.detach(PARTITION)
+        # Its topic was made a moment ago, as far as it knows.
+        rig.manager.attach(
+            rig.log, rig.topic_info, leader_epoch=0, is_leader=False, is_lone=False, is_new=True
+        )
+        replicate(leader, rig)
+        rig.seal()
+        await rig.clean()
+        rig.manager.begin_leading(PARTITION, 2, is_lone=False)
+        rig.leader_epoch = 2
+        rig.latest = dict(leader.latest)
+        rig.put((b"later", b"1"))
+        rig.seal()
+        await rig.clean()
+        rig.pass_ms(10_000)
+        await rig.settle()
+        assert rig.log.local_start_offset == rig.log.end_offset
+        await rig.assert_nothing_is_lost()
+        rig._end()
