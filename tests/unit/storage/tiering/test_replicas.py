@@ -124,6 +124,22 @@ async def test_while_the_store_is_away_a_replica_frees_what_it_knows_to_be_archi
 
 
 @asynchronous
+async def test_a_replica_that_was_started_again_serves_what_is_archived(tmp_path: Path) -> None:
+    """Nobody has told it of the archive since: it has nothing to free, and misses nothing."""
+    async with Rig(tmp_path / "leader") as leader:
+        leader.produce_segments(2)
+        await leader.manager.run_once()
+        async with follower_of(leader, tmp_path / "follower") as rig:
+            await restart(rig)
+            await rig.crash(start=False)
+            rig.manager.end_leading(PARTITION)
+            await rig.manager.start()
+            assert rig.log.local_start_offset == 20
+            rig.sent = leader.sent
+            await rig.assert_everything_is_readable()
+
+
+@asynchronous
 async def test_a_replica_removes_no_tombstone_of_a_key_that_its_leader_has_archived(
     tmp_path: Path,
 ) -> None:
