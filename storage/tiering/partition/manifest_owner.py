@@ -9,6 +9,7 @@ A disk without records that the bucket lacks claims the manifest under its own l
 that ends below the archive restarts behind it (`local_restart.py`); without other replicas, it
 re-appends its diverged records there (`lone_disk/`). While the owner of the archive is unknown,
 neither happens: the manifest is only read, and a disk that ends below the archive takes no records.
+Nor does a replica that was elected uncleanly, before it has read the manifest.
 
 The steps of the partition (copy, merge, compact, expire) decide what is committed;
 `PartitionTiering` calls them one at a time.
@@ -104,6 +105,17 @@ class ManifestOwner:
         self.life.leader_epoch = leader_epoch
         if not self.life.is_followed:
             self.life.doubt()
+
+    def recover(self) -> None:
+        """Takes no records before the manifest is known: this leader was elected although it may
+        lack records (an unclean election), and the archive may have them.
+
+        Else it would give their offsets to others, and what is archived would be of another past.
+        A lone disk sets such records aside, and never waits for its store.
+        """
+        if not self.is_lone:
+            self.life.doubt()
+            self._block()
 
     @property
     def is_lone(self) -> bool:
