@@ -30,6 +30,7 @@ from strandline.storage.errors import (
     AccessDenied,
     CorruptFile,
     StoreFull,
+    TierError,
 )
 from strandline.storage.local.log import diverged_records
 from strandline.storage.local.log_dirs import missing_folder_mark
@@ -53,6 +54,10 @@ from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 from strandline.storage.tiering.policy.store_health import StoreHealth
 
 log = logging.getLogger(__name__)
+
+
+class ManifestChanged(TierError):
+    """The store has another manifest than the held one."""
 
 
 class ManifestOwner:
@@ -209,6 +214,17 @@ class ManifestOwner:
             self._block()
             return True
         return False
+
+    async def find_held(self, held: StoredManifest) -> None:
+        """Returns if the store has `held`.
+
+        Raises ManifestChanged for another one, which may be that of a commit under way, and the
+        store's errors.
+        """
+        key = manifest_key(self.remote.partition)
+        found = await self.threads.run(partial(self.threads.store.head, key))
+        if found.etag != held.etag:
+            raise ManifestChanged(key, "find", "it is not the one that was read or written last")
 
     def _block(self) -> None:
         if not self.life.has_set_aside:

@@ -108,19 +108,27 @@ async def test_a_replica_frees_nothing_that_only_replicas_have(tmp_path: Path) -
 
 
 @asynchronous
-async def test_while_the_store_is_away_a_replica_frees_what_it_knows_to_be_archived(
-    tmp_path: Path,
-) -> None:
+async def test_while_the_store_is_away_a_replica_frees_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.produce_segments(2)
         await rig.manager.run_once()
-        rig.produce_segments(1)
         rig.manager.end_leading(PARTITION)
         rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
         rig.pass_ms(10_000)
-        assert await rig.enforcer.run_once() == 2
+        assert await rig.enforcer.run_once() == 0
         with pytest.raises(TierUnavailable):
             await restart(rig)
+
+
+@asynchronous
+async def test_a_replica_frees_nothing_that_somebody_deleted_in_the_bucket(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await rig.manager.run_once()
+        rig.manager.end_leading(PARTITION)
+        rig.memory.delete([one.key for one in rig.memory.list("")])
+        rig.pass_ms(10_000)
+        assert await rig.enforcer.run_once() == 0
 
 
 @asynchronous
