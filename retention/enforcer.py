@@ -20,7 +20,9 @@ the segment.
   own order. Step 4 asks `lifecycle` again for every segment, so a wrong verdict here frees nothing.
 
 For a tiered log the limits of the whole log apply to archived records only: while the store is
-unavailable, no unarchived record is lost, however old it is.
+unavailable, no unarchived record is lost, however old it is. Nor is an archived segment freed then:
+before 4 the store is asked whether it still has the archive, for what somebody emptied, or deleted,
+may be on this disk alone.
 """
 
 from __future__ import annotations
@@ -28,7 +30,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -117,8 +118,7 @@ class RetentionEnforcer:
         failed |= await self._checkpoint()  # 3
         async for unified_log in in_turns(tuple(self._logs()), turn):
             try:
-                await self._learn_of_archive(unified_log, now_ms)
-                freed_count += self._free(unified_log, now_ms)  # 4
+                freed_count += await self._free(unified_log, now_ms)  # 4
             except StorageError as error:
                 self._note_failure(unified_log, error)
                 failed.add(unified_log.topic_partition)
@@ -262,24 +262,21 @@ class RetentionEnforcer:
 
     # --- 4 free ------------------------------------------------------------------------------
 
-    async def _learn_of_archive(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> None:
-        """Reads the manifest that another broker writes, if it may have more than is known of it,
-        and the local files have become too many or too old.
-        """
-        remote = unified_log.remote
-        if remote is None or remote.restart_replica is None or not unified_log.is_tiered:
-            return
+    async def _free(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> int:
         end_offset = _judge_local(unified_log, now_ms).end_offset
-        if end_offset is not None and end_offset > unified_log.highest_remote_offset + 1:
-            # While the store is away, what is known of the archive is freed.
-            with suppress(TierUnavailable):
-                await remote.refresh()
-
-    def _free(self, unified_log: UnifiedLog, now_ms: TimestampMs) -> int:
-        verdict = _judge_local(unified_log, now_ms)
-        if verdict.end_offset is None:
+        if end_offset is None:
             return 0
-        freed = unified_log.free_segments(verdict.end_offset)
+        remote = unified_log.remote
+        if remote is not None and _needs_archive(unified_log, end_offset):
+            config = unified_log.config
+            try:
+                await remote.confirm()
+            except TierUnavailable:
+                end_offset = unified_log.durable_log_start_offset
+            if unified_log.config is not config:
+                # The next round decides by the new limits.
+                return 0
+        freed = unified_log.free_segments(end_offset)
         if freed:
             log.info(
                 "local segments freed",
@@ -340,6 +337,17 @@ def _judge_local(unified_log: UnifiedLog, now_ms: TimestampMs) -> RetentionVerdi
         now_ms=now_ms,
         log_start_offset=unified_log.log_start_offset,
     )
+
+
+def _needs_archive(unified_log: UnifiedLog, end_offset: Offset) -> bool:
+    """Whether local files up to there go because the archive has them, or would if it has.
+
+    Where another broker writes the archive it may have more than is known here.
+    """
+    if unified_log.frees_archived(end_offset):
+        return True
+    is_unknown = end_offset > unified_log.highest_remote_offset + 1
+    return is_unknown and unified_log.is_tiered and _is_followed(unified_log)
 
 
 def _is_gated_by_archive(unified_log: UnifiedLog) -> bool:

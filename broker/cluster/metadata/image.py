@@ -117,6 +117,11 @@ class PartitionImage:
     def is_led_by(self, node_id: NodeId) -> bool:
         return self.leader == node_id
 
+    @property
+    def is_recovering(self) -> bool:
+        """Whether the leader was elected uncleanly, and has not changed the in-sync set since."""
+        return self.leader_recovery_state != 0
+
     def changed_by(self, change: PartitionChangeRecord) -> PartitionImage:
         """Returns the state after a change (PartitionRegistration.merge)."""
         values: dict[str, Any] = {

@@ -119,13 +119,18 @@ class BothTiers(LocalTier):
                 leader_epoch=partition.leader_epoch,
                 is_leader=is_leader,
                 is_lone=_is_lone(partition),
+                is_recovering=partition.is_recovering,
                 is_new=is_new,
             )
         return log
 
     def begin_leading(self, unified_log: UnifiedLog, led: PartitionImage) -> None:
-        key, is_lone = unified_log.topic_partition, _is_lone(led)
-        self._manager.begin_leading(key, led.leader_epoch, is_lone=is_lone)
+        self._manager.begin_leading(
+            unified_log.topic_partition,
+            led.leader_epoch,
+            is_lone=_is_lone(led),
+            is_recovering=led.is_recovering,
+        )
 
     def end_leading(self, unified_log: UnifiedLog) -> None:
         self._manager.end_leading(unified_log.topic_partition)

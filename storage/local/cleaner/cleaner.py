@@ -384,14 +384,14 @@ class LogCleaner:
         started_s = self._clock.monotonic_s()
         segments = [s for s in rewritable(opened) if s.end_offset <= plan.first_uncleanable_offset]
         request = self._request(opened, segments, plan)
-        await self._in(partial(process.begin, request))
-        while True:
-            answer = await self._in(partial(process.next, io_bytes_per_s=self._io_bytes_per_s))
-            if isinstance(answer, CleaningStatistics):
-                break
-            assert isinstance(answer, CleanedGroup), answer
-            await self._swap(opened, answer)
-            await self._in(process.proceed)
+        start_offset = opened.start_offset
+        try:
+            answer = await self._clean_groups(process, opened, request)
+        except DiskError as error:
+            if opened.start_offset != start_offset:
+                # A file that is missing was removed by retention, or by a new start of the log.
+                raise _RoundEnded from error
+            raise
         self._check_wanted(opened)
         crash_point(CLEAN_BEFORE_CHECKPOINT)
         await self._checkpoint(opened, answer.next_dirty_offset)  # 8
@@ -399,6 +399,18 @@ class LogCleaner:
         elapsed_s = self._clock.monotonic_s() - started_s
         self.figures.note_cleaning(answer, elapsed_s=elapsed_s)
         _report(opened, plan, answer, elapsed_s)
+
+    async def _clean_groups(
+        self, process: CleanerProcess, opened: LocalLog, request: CleaningRequest
+    ) -> CleaningStatistics:
+        await self._in(partial(process.begin, request))
+        while True:
+            answer = await self._in(partial(process.next, io_bytes_per_s=self._io_bytes_per_s))
+            if isinstance(answer, CleaningStatistics):
+                return answer
+            assert isinstance(answer, CleanedGroup), answer
+            await self._swap(opened, answer)
+            await self._in(process.proceed)
 
     def _request(
         self, opened: LocalLog, segments: list[LogSegment], plan: CleaningPlan

@@ -88,6 +88,9 @@ def horizon_end_offset(opened: LocalLog, start_offset: int) -> int:
     """The offset below which tombstones and markers may be removed after their delete horizon.
 
     If records before the local log are not part of the cleaning, removing a tombstone could
-    bring back an older value of its key from there.
+    bring back an older value of its key from there. Of a topic with an archive none is removed: a
+    replica does not know what its leader has archived meanwhile, and may copy on behind that.
     """
+    if opened.config.remote_storage_enable:
+        return 0
     return LONG_MAX if start_offset <= opened.log_start_offset else 0

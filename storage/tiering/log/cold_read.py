@@ -11,7 +11,8 @@ Between two awaits the archive may change: retention removes segments, a merge r
 by one. A read that meets this (of records, of transaction indexes, lookups by time) retries and
 finds either the new object or that its offset is out of range now. Each retry needs a change of the
 very segment that was gone, so there are few; an object that is gone though the manifest still names
-it is a loss. A replica's log asks for the newest manifest first.
+it is a loss. A replica's log asks for the newest manifest first, and for the first one at all: its
+leader alone loads it at a start.
 """
 
 from __future__ import annotations
@@ -122,6 +123,8 @@ async def in_newest(log: ReadLog, remote: RemoteLog, search: Callable[[], Awaita
     that do not pass by themselves are counted and logged: readers are stuck at that offset.
     """
     try:
+        if not remote.known:
+            await remote.refresh()
         while True:
             searched = remote.manifest
             try:

@@ -85,6 +85,8 @@ class RemoteLog:
         self.follow: Callable[[], Awaitable[object]] | None = None
         # Restarts the log of a follower behind the newest archive, if it ends below it.
         self.restart_replica: Callable[[], Awaitable[object]] | None = None
+        # Asks the store for the manifest that its owner holds.
+        self.find_held: Callable[[], Awaitable[object]] | None = None
         self._pages = pages
         self.reader = reader
         self._executor = executor
@@ -154,6 +156,16 @@ class RemoteLog:
         """Returns when the manifest is as new as the store's; the owner's always is."""
         if self.follow is not None:
             await self.follow()
+
+    async def confirm(self) -> None:
+        """Returns if the store still has the archive that is known here.
+
+        It is asked before local files are freed because of it: of a bucket that somebody emptied
+        they may be all that is left. Raises StorageError.
+        """
+        ask = self.find_held or self.follow
+        if ask is not None:
+            await ask()
 
     # --- entries -----------------------------------------------------------------------------
 

@@ -451,16 +451,24 @@ class UnifiedLog:
 
         Returns the removed segments. Checks `lifecycle` again, whatever the caller decided.
         """
-        freeable_end = self.judge().freeable_end_offset
-        if freeable_end is None:
-            return []
-        limit = min(end_offset, freeable_end, self.high_watermark)
-        freed = [s for s in self.local.segments if not s.is_active and s.end_offset <= limit]
+        freed = self._freeable(end_offset)
         if freed:
             crash_point(DELETE_BEFORE_LOCAL)
             self.local.delete_segments(freed)
             self._tell_local()
         return freed
+
+    def frees_archived(self, end_offset: Offset) -> bool:
+        """Whether `free_segments` would remove one that the log has in the archive alone then."""
+        freeable = self._freeable(end_offset)
+        return bool(freeable) and freeable[-1].end_offset > self.durable_log_start_offset
+
+    def _freeable(self, end_offset: Offset) -> list[LogSegment]:
+        freeable_end = self.judge().freeable_end_offset
+        if freeable_end is None:
+            return []
+        limit = min(end_offset, freeable_end, self.high_watermark)
+        return [s for s in self.local.segments if not s.is_active and s.end_offset <= limit]
 
     def drop_archived(self, end_offset: Offset) -> None:
         """Removes all local records below `end_offset`, for a replica's log: they are read from the

@@ -177,16 +177,20 @@ class TieringManager:
         leader_epoch: Epoch,
         is_leader: bool = True,
         is_lone: bool = True,
+        is_recovering: bool = False,
         is_new: bool = False,
     ) -> None:
         """Makes the partition tiered. `is_new`: its topic was just created, under a new id.
 
         `start` or the next step loads its manifest; until then only hot offsets can be read. The
         archive of a partition that another broker leads is left alone. `is_lone`: the partition has
-        no other replica, which would have what this disk may have lost.
+        no other replica, which would have what this disk may have lost. `is_recovering`: its leader
+        was elected although it may lack records, which the archive may have.
         """
         assert topic_info.topic_id == unified_log.topic_id, (topic_info, unified_log)
-        wanted = WaitingPartition(unified_log, topic_info, leader_epoch, is_leader, is_lone)
+        wanted = WaitingPartition(
+            unified_log, topic_info, leader_epoch, is_leader, is_lone, is_recovering
+        )
         if not self._removals.defer(wanted):
             self._attach(wanted, is_new=is_new)
 
@@ -235,6 +239,8 @@ class TieringManager:
         )
         if past is not None:
             life.doubt()
+        if wanted.is_leader and wanted.is_recovering:
+            owner.recover()
         partition = PartitionTiering(
             owner,
             self._workers,
@@ -328,18 +334,27 @@ class TieringManager:
                 self._attach(replace(waiting, info=info), is_new=True)
 
     def begin_leading(
-        self, topic_partition: TopicPartition, leader_epoch: Epoch, *, is_lone: bool = True
+        self,
+        topic_partition: TopicPartition,
+        leader_epoch: Epoch,
+        *,
+        is_lone: bool = True,
+        is_recovering: bool = False,
     ) -> None:
         """This broker leads the partition under that epoch.
 
         The manifest is read, and claimed, in the background: a late commit of an earlier leader
-        fails from then on.
+        fails from then on. One that is recovering takes no records before that.
         """
         partition = self._partitions.get(topic_partition)
         if partition is not None and (partition.is_led or self.is_replica):
             partition.owner.lead(leader_epoch, is_lone=is_lone)
+            if is_recovering:
+                partition.owner.recover()
         elif partition is not None:
-            self._attach_again(partition, leader_epoch, is_lone=is_lone)
+            self._attach_again(
+                partition, leader_epoch, is_lone=is_lone, is_recovering=is_recovering
+            )
         self.wake(topic_partition)
         self._removals.elect(topic_partition, leader_epoch, is_leader=True)
 
@@ -362,11 +377,14 @@ class TieringManager:
         *,
         is_leader: bool = True,
         is_lone: bool,
+        is_recovering: bool = False,
     ) -> None:
         """Gives the partition another life: steps of the one before change nothing of it."""
         info = partition.owner.topic.info
         self.detach(partition.log.topic_partition)
-        again = WaitingPartition(partition.log, info, leader_epoch, is_leader, is_lone)
+        again = WaitingPartition(
+            partition.log, info, leader_epoch, is_leader, is_lone, is_recovering
+        )
         self._attach(again, past=partition)
 
     def wake(self, topic_partition: TopicPartition) -> None:

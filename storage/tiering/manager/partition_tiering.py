@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from strandline.storage.errors import (
+    ObjectNotFound,
     OutOfResources,
     RecordsRejected,
     StorageError,
@@ -41,7 +42,7 @@ from strandline.storage.tiering.log.statistics import (
 from strandline.storage.tiering.manager.workers import ArchiveWorkers
 from strandline.storage.tiering.partition.expiration import ExpirationSteps
 from strandline.storage.tiering.partition.following import FollowingSteps
-from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
+from strandline.storage.tiering.partition.manifest_owner import ManifestChanged, ManifestOwner
 from strandline.storage.tiering.partition.replica_restart import restart_replica, take_newest
 from strandline.storage.tiering.policy.archive_state import ArchiveState
 from strandline.storage.tiering.policy.leadership import Lead
@@ -82,6 +83,8 @@ class PartitionTiering:
             self.remote.restart_replica = partial(
                 self._as_replica, partial(restart_replica, self.log, self.remote, threads=threads)
             )
+        else:
+            self.remote.find_held = self._find_held
         self._lock = asyncio.Lock()
         state = partial(
             RetryState, subject=str(self.log.topic_partition), policy=retry, clock=owner.clock
@@ -127,13 +130,35 @@ class PartitionTiering:
         async with self._lock:
             if self._life.is_detached():
                 return
-            if not self._health.is_up:
-                raise TierUnavailable(str(self.log.topic_partition), "read", "the store is away")
-            try:
-                await work()
-            except TierUnavailable as error:
-                self._health.failed(error)
-                raise
+            await self._ask(work)
+
+    async def _find_held(self) -> None:
+        """Raises StorageError unless the store has the manifest that is held here.
+
+        It waits for no step: a copy takes long. If the store has another one, or none, the next
+        step reads it, and tells what is wrong with it.
+        """
+        held = self.remote.stored
+        if held is None:
+            return
+        try:
+            await self._ask(partial(self.owner.find_held, held))
+        except (ObjectNotFound, ManifestChanged) as error:
+            if self.remote.stored is not held or not self._life.may_commit:
+                # A commit is under way, or what is wrong is known.
+                raise TierUnavailable(error.key, "find", "it changes") from error
+            self._life.doubt()
+            raise
+
+    async def _ask(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Does what needs the store, unless it is away. Raises StorageError."""
+        if not self._health.is_up:
+            raise TierUnavailable(str(self.log.topic_partition), "read", "the store is away")
+        try:
+            await work()
+        except TierUnavailable as error:
+            self._health.failed(error)
+            raise
 
     async def load(self) -> None:
         """Loads the manifest if it is not known yet; a failure is recorded and retried later."""

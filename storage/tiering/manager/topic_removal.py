@@ -44,6 +44,7 @@ class WaitingPartition:
     leader_epoch: Epoch
     is_leader: bool = True
     is_lone: bool = True
+    is_recovering: bool = False
 
 
 class TopicRemovals:
@@ -118,7 +119,13 @@ class TopicRemovals:
     def wait(self, topic_id: TopicId, partitions: Iterable[PartitionTiering]) -> None:
         """Lets partitions wait that were tiered before a purge of an earlier run was found."""
         again = [
-            WaitingPartition(one.log, one.owner.topic.info, one.owner.life.leader_epoch, one.is_led)
+            WaitingPartition(
+                one.log,
+                one.owner.topic.info,
+                one.owner.life.leader_epoch,
+                is_leader=one.is_led,
+                is_lone=one.owner.is_lone,
+            )
             for one in partitions
         ]
         if again:

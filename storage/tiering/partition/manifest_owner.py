@@ -9,6 +9,7 @@ A disk without records that the bucket lacks claims the manifest under its own l
 that ends below the archive restarts behind it (`local_restart.py`); without other replicas, it
 re-appends its diverged records there (`lone_disk/`). While the owner of the archive is unknown,
 neither happens: the manifest is only read, and a disk that ends below the archive takes no records.
+Nor does a replica that was elected uncleanly, before it has read the manifest.
 
 The steps of the partition (copy, merge, compact, expire) decide what is committed;
 `PartitionTiering` calls them one at a time.
@@ -29,6 +30,7 @@ from strandline.storage.errors import (
     AccessDenied,
     CorruptFile,
     StoreFull,
+    TierError,
 )
 from strandline.storage.local.log import diverged_records
 from strandline.storage.local.log_dirs import missing_folder_mark
@@ -52,6 +54,10 @@ from strandline.storage.tiering.policy.metadata_threads import MetadataThreads
 from strandline.storage.tiering.policy.store_health import StoreHealth
 
 log = logging.getLogger(__name__)
+
+
+class ManifestChanged(TierError):
+    """The store has another manifest than the held one."""
 
 
 class ManifestOwner:
@@ -104,6 +110,17 @@ class ManifestOwner:
         self.life.leader_epoch = leader_epoch
         if not self.life.is_followed:
             self.life.doubt()
+
+    def recover(self) -> None:
+        """Takes no records before the manifest is known: this leader was elected although it may
+        lack records (an unclean election), and the archive may have them.
+
+        Else it would give their offsets to others, and what is archived would be of another past.
+        A lone disk sets such records aside, and never waits for its store.
+        """
+        if not self.is_lone:
+            self.life.doubt()
+            self._block()
 
     @property
     def is_lone(self) -> bool:
@@ -197,6 +214,17 @@ class ManifestOwner:
             self._block()
             return True
         return False
+
+    async def find_held(self, held: StoredManifest) -> None:
+        """Returns if the store has `held`.
+
+        Raises ManifestChanged for another one, which may be that of a commit under way, and the
+        store's errors.
+        """
+        key = manifest_key(self.remote.partition)
+        found = await self.threads.run(partial(self.threads.store.head, key))
+        if found.etag != held.etag:
+            raise ManifestChanged(key, "find", "it is not the one that was read or written last")
 
     def _block(self) -> None:
         if not self.life.has_set_aside:

@@ -13,6 +13,7 @@
     commit    OWNED ──> IN_DOUBT ── done ──> OWNED
                            └── any failure ──> load
     new epoch OWNED, FENCED ──> IN_DOUBT ──> load
+    recover   UNKNOWN, IN_DOUBT ──> BLOCKED ──> load      elected uncleanly, of several replicas
     detach    any ──> DETACHED, for good: the topic is deleted, or no longer tiered
 
                     append   free   commit

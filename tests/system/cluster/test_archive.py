@@ -88,19 +88,21 @@ class Archived:
         folder: Path,
         s3: S3Bucket | None = None,
         environment: Mapping[str, str] = MappingProxyType({}),
+        settings: Mapping[str, str] = MappingProxyType({}),
+        bucket: str = "bucket",
     ) -> None:
         self.folder = folder
-        self.bucket = folder / "bucket"
+        self.bucket = folder / bucket
         self.bucket.mkdir(parents=True, exist_ok=True)
         self.url = f"file://{self.bucket}"
         self._access: dict[str, str] = {}
-        settings = dict(SETTINGS)
+        self.settings = {**SETTINGS, **settings}
         if s3 is not None:
             self.url = s3.url
             self._access = {"endpoint_url": s3.endpoint_url, "region": REGION}
-            settings["strandline.remote.s3.endpoint.url"] = s3.endpoint_url
-            settings["strandline.remote.s3.region"] = REGION
-        self.settings = {**settings, "strandline.remote.url": self.url}
+            self.settings["strandline.remote.s3.endpoint.url"] = s3.endpoint_url
+            self.settings["strandline.remote.s3.region"] = REGION
+        self.settings["strandline.remote.url"] = self.url
         words = (f"{name}={value}" for name, value in self.settings.items())
         self.brokers = SeveralBrokers(folder / "brokers", *words, environment=environment)
 
@@ -331,6 +333,21 @@ def test_a_follower_that_was_away_while_its_leader_freed_goes_on_behind_the_arch
     for number in range(3):
         assert read_at(brokers.port + number, "away", len(sent)) == sent
     assert "whole" in cluster.run("archive", "verify", "--topic", "away")
+
+
+def test_a_follower_that_was_started_again_serves_what_is_archived(cluster: Archived) -> None:
+    """All is freed everywhere, so that it learns of the archive by no other way."""
+    brokers, sent = cluster.brokers, [b"%d" % number for number in range(300)]
+    cluster.create("again", partitions=1, replicas=3, config={"local.retention.ms": "500"})
+    fill(brokers, "again", sent)
+    for one in (1, 2, 3):
+        eventually(lambda one=one: cluster.local_start("again", one) == len(sent))
+    (leader,) = cluster.led_by("again")
+    follower = next(one for one in (1, 2, 3) if one != leader)
+    os.kill(cluster.pid_of(follower), signal.SIGKILL)
+    eventually(lambda: cluster.in_sync("again", asked=leader) != [1, 2, 3])
+    eventually(lambda: cluster.in_sync("again", asked=leader) == [1, 2, 3])
+    assert read_at(brokers.port + follower - 1, "again", len(sent)) == sent
 
 
 def commit(brokers: SeveralBrokers, topic: str, offset: int) -> None:

@@ -7,7 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -60,7 +60,8 @@ def standing_still(pid: int) -> Iterator[None]:
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 def written(
@@ -243,3 +244,34 @@ def test_while_the_controllers_folder_is_gone_records_go_on_and_it_may_come_back
         eventually(lambda: "late" in _created(admin_of(cluster), "late"))
         assert values_in(cluster, "kept") == sorted([*range(10)] * PARTITIONS)
         assert "is one of another cluster" not in cluster.log_text()
+
+
+@pytest.mark.heavy
+def test_brokers_tell_of_a_copy_of_the_controllers_folder_that_is_too_old_and_serve_on(
+    tmp_path: Path,
+) -> None:
+    with brokers(tmp_path) as cluster:
+        create(cluster, "kept")
+        folder, old, good = cluster.data / "controller", tmp_path / "old", tmp_path / "good"
+        shutil.copytree(folder, old)
+        create(cluster, "later")
+        shutil.copytree(folder, good)
+        shutil.rmtree(folder)
+        cluster.kill("controller")
+        eventually(lambda: "has lost its metadata" in cluster.log_text())
+        put_back(old, folder)
+        eventually(lambda: "the controllers have other metadata" in cluster.log_text())
+        for partition in range(PARTITIONS):
+            assert written(cluster, "later", partition, range(10)) == []
+        pid = cluster.present_pids()["controller"]
+        with standing_still(pid):
+            put_back(good, folder)
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: "latest" in _created(admin_of(cluster), "latest"))
+        assert values_in(cluster, "later") == sorted([*range(10)] * PARTITIONS)
+
+
+def put_back(copy: Path, folder: Path) -> None:
+    """As the controller's; a start in between may have left something there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    copy.rename(folder)

@@ -35,6 +35,48 @@ from tests.unit.storage.tiering.harness import (
 
 
 @asynchronous
+async def test_with_the_store_away_what_is_archived_is_not_freed_either(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await rig.manager.run_once()
+        rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
+        rig.pass_ms(2000)
+        for _ in range(3):
+            assert await rig.enforcer.run_once() == 0
+        # What was deleted goes all the same.
+        rig.log.move_log_start(10)
+        assert await rig.enforcer.run_once() == 1
+        rig.memory.clear_faults()
+        rig.pass_ms(30_000)
+        await rig.settle()
+        assert rig.local_segments == [(20, 20)]
+
+
+@asynchronous
+async def test_what_an_emptied_bucket_had_stays_on_the_disk_and_is_archived_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(3)
+        await rig.manager.run_once()
+        rig.memory.delete([one.key for one in rig.memory.list("")])
+        rig.pass_ms(2000)
+        for _ in range(3):
+            assert await rig.settle() == 0
+        assert "retention does not succeed" in caplog.text
+        failure = rig.statistics.copy_failure
+        assert failure is not None
+        assert "was there before" in failure.reason
+        await rig.crash()
+        await rig.settle()
+        assert rig.archived == [(0, 10), (10, 20), (20, 30)]
+        rig.pass_ms(2000)
+        assert await rig.settle() == 3
+        await rig.assert_everything_is_readable()
+        rig.assert_archive_is_whole()
+
+
+@asynchronous
 async def test_with_the_store_away_nothing_is_freed_and_copying_resumes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

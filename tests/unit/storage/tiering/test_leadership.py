@@ -27,7 +27,7 @@ from strandline.storage.crash_points import (
     SimulatedCrash,
     simulated_crash,
 )
-from strandline.storage.errors import ReadOnlyReplica
+from strandline.storage.errors import ReadOnlyReplica, TierUnavailable
 from strandline.storage.local.log.log import AppendOrigin
 from strandline.storage.model import NO_EPOCH, Isolation
 from strandline.storage.remote.manifest import store as manifest_store
@@ -151,6 +151,64 @@ async def test_a_log_with_another_history_than_the_archive_is_not_copied(tmp_pat
         assert rig.statistics.pending[0].state is SegmentState.OVERLAP
         assert rig.local_segments[0] == (0, 30)
         rig._end()
+
+
+# --- unclean elections -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_led_before", [False, True])
+@asynchronous
+async def test_who_is_elected_uncleanly_takes_no_records_before_it_knows_the_archive(
+    tmp_path: Path, *, has_led_before: bool
+) -> None:
+    """It would give offsets a second time that the archive has."""
+    async with Rig(tmp_path / "first") as first:
+        await archive_two_segments(first)
+        rig = Rig(tmp_path / "next", store=first.memory, clock=first.clock)
+        await rig.open(start=False)
+        if not has_led_before:
+            rig.manager.end_leading(PARTITION)
+        rig.leader_epoch = 2
+        rig.manager.begin_leading(PARTITION, 2, is_lone=False, is_recovering=True)
+        with pytest.raises(TierUnavailable):
+            rig.produce(10)
+        await rig.manager.run_once()
+        assert (rig.log.local_start_offset, rig.log.end_offset) == (20, 20)
+        rig.produce_segments(1)
+        await rig.manager.run_once()
+        assert rig.archived == [(0, 10), (10, 20), (20, 30)]
+        # What the first leader alone had is gone, and what is archived stays.
+        assert await offsets_in(rig) == list(range(30))
+        rig.assert_archive_is_whole()
+        rig._end()
+
+
+@asynchronous
+async def test_the_start_of_one_that_was_elected_uncleanly_takes_none_either(
+    tmp_path: Path,
+) -> None:
+    async with Rig(tmp_path / "first") as first:
+        await archive_two_segments(first)
+        rig = Rig(tmp_path / "next", store=first.memory, clock=first.clock, leader_epoch=2)
+        await rig.open(start=False)
+        rig.manager.detach(PARTITION)
+        rig.manager.attach(
+            rig.log, rig.topic_info, leader_epoch=2, is_lone=False, is_recovering=True
+        )
+        with pytest.raises(TierUnavailable):
+            rig.produce(10)
+        await rig.manager.run_once()
+        rig.produce(10)
+        assert rig.log.end_offset == 30
+        rig._end()
+
+
+@asynchronous
+async def test_the_only_replica_takes_records_whatever_its_election_was(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        await archive_two_segments(rig)
+        rig.manager.begin_leading(PARTITION, 2, is_recovering=True)
+        rig.produce(10)
 
 
 # --- pieces ----------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ import pytest
 from strandline.storage.errors import TierUnavailable
 from strandline.storage.model import EpochStart
 from tests.support.memory_store import Fault
-from tests.unit.storage.tiering.harness import PARTITION, Rig, asynchronous
-from tests.unit.storage.tiering.test_leadership import next_leader
+from tests.unit.storage.tiering.harness import COMPACTED, PARTITION, Rig, asynchronous
+from tests.unit.storage.tiering.test_leadership import next_leader, replicate
 
 
 @asynccontextmanager
@@ -108,16 +108,78 @@ async def test_a_replica_frees_nothing_that_only_replicas_have(tmp_path: Path) -
 
 
 @asynchronous
-async def test_while_the_store_is_away_a_replica_frees_what_it_knows_to_be_archived(
-    tmp_path: Path,
-) -> None:
+async def test_while_the_store_is_away_a_replica_frees_nothing(tmp_path: Path) -> None:
     async with Rig(tmp_path) as rig:
         rig.produce_segments(2)
         await rig.manager.run_once()
-        rig.produce_segments(1)
         rig.manager.end_leading(PARTITION)
         rig.memory.add_fault(Fault(error=TierUnavailable, times=-1))
         rig.pass_ms(10_000)
-        assert await rig.enforcer.run_once() == 2
+        assert await rig.enforcer.run_once() == 0
         with pytest.raises(TierUnavailable):
             await restart(rig)
+
+
+@asynchronous
+async def test_a_replica_frees_nothing_that_somebody_deleted_in_the_bucket(tmp_path: Path) -> None:
+    async with Rig(tmp_path) as rig:
+        rig.produce_segments(2)
+        await rig.manager.run_once()
+        rig.manager.end_leading(PARTITION)
+        rig.memory.delete([one.key for one in rig.memory.list("")])
+        rig.pass_ms(10_000)
+        assert await rig.enforcer.run_once() == 0
+
+
+@asynchronous
+async def test_a_replica_that_was_started_again_serves_what_is_archived(tmp_path: Path) -> None:
+    """Nobody has told it of the archive since: it has nothing to free, and misses nothing."""
+    async with Rig(tmp_path / "leader") as leader:
+        leader.produce_segments(2)
+        await leader.manager.run_once()
+        async with follower_of(leader, tmp_path / "follower") as rig:
+            await restart(rig)
+            await rig.crash(start=False)
+            rig.manager.end_leading(PARTITION)
+            await rig.manager.start()
+            assert rig.log.local_start_offset == 20
+            rig.sent = leader.sent
+            await rig.assert_everything_is_readable()
+
+
+@asynchronous
+async def test_a_replica_removes_no_tombstone_of_a_key_that_its_leader_has_archived(
+    tmp_path: Path,
+) -> None:
+    """It came late: its leader had cleaned the tombstone, and died before it archived it."""
+    async with Rig(tmp_path / "leader", config=COMPACTED) as leader:
+        leader.put((b"gone", b"1"), (b"kept", b"1"))
+        leader.seal()
+        await leader.clean()
+        await leader.manager.run_once()
+        assert leader.archived == [(0, 2)]
+        leader.put((b"gone", None))
+        leader.seal()
+        await leader.clean()
+        leader.pass_ms(COMPACTED.delete_retention_ms + 1)
+        rig = Rig(tmp_path / "next", config=COMPACTED, store=leader.memory, clock=leader.clock)
+        await rig.open(start=False)
+        rig.manager.detach(PARTITION)
+        # Its topic was made a moment ago, as far as it knows.
+        rig.manager.attach(
+            rig.log, rig.topic_info, leader_epoch=0, is_leader=False, is_lone=False, is_new=True
+        )
+        replicate(leader, rig)
+        rig.seal()
+        await rig.clean()
+        rig.manager.begin_leading(PARTITION, 2, is_lone=False)
+        rig.leader_epoch = 2
+        rig.latest = dict(leader.latest)
+        rig.put((b"later", b"1"))
+        rig.seal()
+        await rig.clean()
+        rig.pass_ms(10_000)
+        await rig.settle()
+        assert rig.log.local_start_offset == rig.log.end_offset
+        await rig.assert_nothing_is_lost()
+        rig._end()

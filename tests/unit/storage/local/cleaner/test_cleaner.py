@@ -300,6 +300,28 @@ def test_retention_may_take_a_segment_while_it_is_cleaned(tmp_path: Path) -> Non
     assert not [p for p in log.directory.iterdir() if p.suffix in (".cleaned", ".swap")]
 
 
+def test_retention_that_takes_a_segment_before_the_child_opens_it_is_no_fault_of_the_disk(
+    tmp_path: Path,
+) -> None:
+    log = CompactedLog(tmp_path)
+    for number in range(4):
+        log.append((b"k%d" % (number % 2), b"v" * 1500))
+        log.seal()
+    begin = log.process.begin
+
+    def delete_and_begin(request: CleaningRequest) -> None:
+        log.log.log_start_offset = 1
+        log.log.delete_segments(log.log.segments[:1])
+        begin(request)
+
+    log.process.begin = delete_and_begin  # type: ignore[method-assign]
+    assert asyncio.run(log.cleaner._clean_dirtiest(log.process))  # type: ignore[arg-type]
+    assert [r.offset for r in log.records()] == [1, 2, 3]
+    log.process.begin = begin  # type: ignore[method-assign]
+    assert log.clean() == 1, "again at once"
+    assert [r.offset for r in log.records()] == [2, 3]
+
+
 @pytest.mark.parametrize(
     "death",
     [ChildFailed("died"), OutOfResources("no thread"), RuntimeError("no thread"), MemoryError()],
