@@ -12,7 +12,6 @@ with 1; `make simulate WORLDS=1 SEED=…` plays it again.
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import multiprocessing
 import os
@@ -40,8 +39,6 @@ SEEDS = 2**32
 FAILURES_MAX = 10
 # After so many worlds a process is replaced by a new one, whatever it has kept.
 WORLDS_OF_A_PROCESS = 200
-# More than by default: a world lets a hundred thousand objects go each second.
-GARBAGE_OBJECTS = 20_000
 # Where a power loss is simulated, nothing needs a device.
 MEMORY = Path("/dev/shm")
 # Of brokers that sync nothing: what two replicas have survives.
@@ -140,10 +137,8 @@ def play(seed: int) -> Played:
 
 
 def _prepare() -> None:
-    """What brokers in trouble log is no news here; what was imported stays, and is no garbage."""
+    """What brokers in trouble log is no news here."""
     logging.disable(logging.CRITICAL)
-    gc.freeze()
-    gc.set_threshold(GARBAGE_OBJECTS)
 
 
 def played(seeds: Iterator[int], workers: int, until_s: float) -> Iterator[Played]:
