@@ -18,6 +18,10 @@ test-faults: $(DEV) ## planted faults of the tiers, each searched for from the f
 	STRANDLINE_SEARCH_FAULTS=1 $(PYTEST) -rP --show-capture=stdout --durations=10 \
 		tests/unit/storage/tiering/rewrite/test_compacted_history.py tests/unit/storage/tiering/test_planted_faults.py
 
+.PHONY: simulate
+simulate: $(DEV) ## random fault schedules of a simulated cluster, for minutes or so many (MINUTES=5 WORLDS=1000 SEED=7)
+	@$(PY) -m tests.sim.several.simulate $(if $(WORLDS),--worlds $(WORLDS),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
 # Loaded into the tests and into the brokers that they start.
 LATE_SYNCS := bench-data/late_syncs.so
 

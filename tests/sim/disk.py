@@ -27,15 +27,16 @@ class Disk:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Inside the block syncs are seen, and removals: the next file may get the same inode."""
-        sync, unlink, replace = os.fsync, os.unlink, os.replace
+        """Inside the block syncs are seen, and removals: the next file may get the same inode.
+
+        Nothing waits for the device: a folder keeps its names in any case.
+        """
+        unlink, replace = os.unlink, os.replace
 
         def fsync(file: int) -> None:
             found = os.fstat(file)
             if S_ISREG(found.st_mode):
                 self._synced[found.st_ino] = found.st_size
-            else:
-                sync(file)
 
         def forget(path: str | Path, dir_fd: int | None = None) -> None:
             with suppress(FileNotFoundError):

@@ -4,7 +4,8 @@ xdist gives a whole file to a worker, since a file's tests share brokers and buc
 with the files that hold most tests. Those that hold few and take minutes would come at the end,
 where two workers have nothing left to do but to wait for the third. Here the files of LONGEST come
 first; all files of Spark go to one worker, because each worker that has one starts a JVM, loads its
-libraries and warms it up.
+libraries and warms it up. Simulated worlds share nothing, and one file has hundreds of them: each
+goes to the next worker that is free.
 
 An entry that is in a wrong place costs seconds, and nothing else.
 """
@@ -15,6 +16,7 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 SPARK = "tests/spark"
+SIMULATED = "tests/sim"
 # The longest first, in the order of a run with `--durations=0`.
 LONGEST = (
     SPARK,
@@ -85,6 +87,8 @@ _PLACES = {scope: place for place, scope in enumerate(LONGEST)}
 def scope_of(nodeid: str) -> str:
     """What goes to one worker together with this test."""
     path = nodeid.split("::", 1)[0]
+    if path.startswith(f"{SIMULATED}/"):
+        return nodeid
     return SPARK if path.startswith(f"{SPARK}/") else path
 
 

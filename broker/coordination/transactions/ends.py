@@ -6,7 +6,7 @@
                more partitions than one turn takes
 
 A marker of a partition that another broker leads is sent there; its answer goes on as well, and so
-does one of this broker's that waits for followers.
+does one of this broker's that waits for its device or followers.
 
 The coordinator's log has step 1, so a start takes up whatever is left here. A partition may get a
 marker a second time, which changes nothing there.

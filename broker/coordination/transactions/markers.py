@@ -5,16 +5,19 @@
                                                     calls `LocalMarkers.write`
 
 In a partition of this broker a marker is an append; with followers it counts once all in sync have
-it: a transaction that is complete must not lose its end to an election.
+it: a transaction that is complete must not lose its end to an election. In a cluster it also has to
+be on the device, where `flush.messages` demands that: only a lone broker writes again what a loss
+of power took (`power_loss/repair.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import NamedTuple, Protocol
 
+from strandline.broker.cluster.in_sync.leading import Leading
 from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.coordination.records.offset_records import LoadedMarker
@@ -51,6 +54,7 @@ class EndMarker(NamedTuple):
 
 
 OnReplicated = Callable[[ErrorCode], None]
+Spawn = Callable[[Coroutine[object, object, None]], object]
 
 
 class _ReplicatedMarker:
@@ -78,8 +82,17 @@ class CommittedOffsets(Protocol):
 class LocalMarkers:
     """Appends markers to the partitions of this broker. Used on the event loop only."""
 
-    def __init__(self, replicas: ReplicaManager, offsets: CommittedOffsets, clock: Clock) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        offsets: CommittedOffsets,
+        clock: Clock,
+        *,
+        spawn: Spawn | None = None,
+    ) -> None:
+        """`spawn` runs a task; a lone broker, which waits for no device, has none."""
         self._replicas = replicas
+        self._spawn = spawn
         self._offsets = offsets
         self._clock = clock
         # The last marker: one transaction writes the same to all its partitions.
@@ -106,7 +119,8 @@ class LocalMarkers:
     ) -> ErrorCode | None:
         """Writes the marker to one partition; see WriteTxnMarkers for the codes.
 
-        None: `on_replicated` gets the code in a later turn, when followers have it, or never will.
+        None: `on_replicated` gets the code in a later turn, when device and followers have it, or
+        never will.
         """
         partition = self._replicas.leader(where.topic, where.partition)
         if isinstance(partition, LeaderRefusal):
@@ -122,12 +136,10 @@ class LocalMarkers:
             ended = LoadedMarker(marker.producer.producer_id, marker.end)
             self._offsets.ended_transaction(where, ended)
         leading = partition.leading
-        if leading is None:
-            return ErrorCode.NONE
-        code = leading.wait(end_offset)
-        if code is None:
-            leading.waits.add(end_offset, _ReplicatedMarker(on_replicated), 0)
-        return code
+        if self._spawn is not None and partition.must_flush:
+            self._spawn(_once_flushed(partition, leading, end_offset, on_replicated))
+            return None
+        return _replicated(leading, end_offset, on_replicated)
 
     def _append(self, marker: EndMarker, partition: Partition) -> Offset:
         producer = marker.producer
@@ -141,6 +153,32 @@ class LocalMarkers:
         # A copy, for the append stamps it as its topic demands.
         batch = memoryview(bytearray(self._encoded))
         return partition.append(batch, origin=AppendOrigin.COORDINATOR).last_offset + 1
+
+
+def _replicated(
+    leading: Leading | None, end_offset: Offset, on_replicated: OnReplicated
+) -> ErrorCode | None:
+    if leading is None:
+        return ErrorCode.NONE
+    code = leading.wait(end_offset)
+    if code is None:
+        leading.waits.add(end_offset, _ReplicatedMarker(on_replicated), 0)
+    return code
+
+
+async def _once_flushed(
+    partition: Partition, leading: Leading | None, end_offset: Offset, on_replicated: OnReplicated
+) -> None:
+    try:
+        await partition.flush(end_offset)
+    except StorageError as error:
+        on_replicated(ErrorCode(error.kafka_code))
+        return
+    code: ErrorCode | None = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if partition.is_leader and partition.leading is leading:
+        code = _replicated(leading, end_offset, on_replicated)
+    if code is not None:
+        on_replicated(code)
 
 
 def encode_end_marker(marker: EndMarker, now_ms: int) -> bytes:

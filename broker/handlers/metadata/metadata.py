@@ -7,15 +7,17 @@ Metadata         0  an empty list requests all topics; 1 null does, and an empty
 DescribeCluster  0-2   1 endpoint type, 2 fenced brokers
 FindCoordinator  0-6   1 key type, 4 batched, 6 share groups
 
-A missing topic is created if the client and `auto.create.topics.enable` allow it. Kafka answers
-LEADER_NOT_AVAILABLE then and lets the client retry; one broker can answer with the new topic at
-once.
+A missing topic is created if the client and `auto.create.topics.enable` allow it. A broker that
+leads all of it answers with the new topic at once. Otherwise the answer is that of Kafka's brokers,
+UNKNOWN_TOPIC_OR_PARTITION: the client asks again after its backoff, and the leaders have learned
+the topic meanwhile. They would refuse the first requests of a producer that comes earlier, and one
+with several requests in flight that is not idempotent would get its records in another order.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence, Set
 from functools import partial
 
 from strandline.broker.cluster.metadata.controller_messages import (
@@ -116,13 +118,28 @@ class MetadataHandlers:
         self, request: MetadataRequest, context: RequestContext, missing: Sequence[NewTopic]
     ) -> MetadataResponse:
         await self._create(missing, context)
-        return self._metadata_of(request, context)
+        return self._metadata_of(request, context, untold=self._led_elsewhere(missing))
 
-    def _metadata_of(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    def _led_elsewhere(self, new: Sequence[NewTopic]) -> Set[str]:
+        """Returns those that exist and have a partition whose leader is another broker."""
+        topics = self._metadata.image.topics
+        return {
+            topic.name
+            for topic in new
+            if topic.name in topics
+            and any(one.leader != self._config.node_id for one in topics[topic.name].partitions)
+        }
+
+    def _metadata_of(
+        self, request: MetadataRequest, context: RequestContext, untold: Set[str] = frozenset()
+    ) -> MetadataResponse:
+        """`untold` are topics that the answer says to be unknown."""
         assert request.topics is not None
         image, describe = self._metadata.image, self._describer(request, context)
         topics = [
-            _look_up(wanted, image, context.api_version, describe)
+            MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=wanted.name)
+            if wanted.name in untold
+            else _look_up(wanted, image, context.api_version, describe)
             for wanted in _once_each(request.topics)
         ]
         return self._with_cluster(request, context, topics)

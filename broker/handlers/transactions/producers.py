@@ -224,7 +224,7 @@ class TransactionHandlers:
         self, request: WriteTxnMarkersRequest, _context: RequestContext
     ) -> WriteTxnMarkersResponse | Coroutine[None, None, WriteTxnMarkersResponse]:
         """Writes markers of a coordinator elsewhere, or of an administrator, who ends a hanging
-        transaction (KIP-664). With followers the answer waits until they have them.
+        transaction (KIP-664). The answer waits for followers, and for the device if it has to.
         """
         refuse_partition_flood(
             topic.partition_indexes for marker in request.markers for topic in marker.topics

@@ -60,7 +60,8 @@ class CoordinatorParts(Part):
             times_of=times_of,
             believed_ms=believed_ms,
         )
-        markers = LocalMarkers(replicas, groups.offsets, clock)
+        spawn = None if others is None else others.spawn
+        markers = LocalMarkers(replicas, groups.offsets, clock, spawn=spawn)
         transactions = TransactionCoordinator(
             lambda: running.current.transactions,
             image_of,

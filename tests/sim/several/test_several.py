@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from strandline.broker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from strandline.storage.errors import StrandlineError
+from strandline.storage.records.batch.record import Record, encode_batch
 from tests.sim.cluster import World, play
 from tests.sim.several.archive import late_deletion
 from tests.sim.several.cluster import VirtualCluster
@@ -99,6 +101,40 @@ def test_two_runs_of_a_seed_leave_the_same_trace(
     one, again = (play_scenario(seed, tmp_path / str(number), clients) for number in range(2))
     assert all(event == same for event, same in zip(one.trace, again.trace, strict=False))
     assert len(one.trace) == len(again.trace)
+
+
+@pytest.mark.slow
+def test_who_makes_a_topic_on_the_way_is_not_sent_to_leaders_that_do_not_know_it(
+    tmp_path: Path,
+) -> None:
+    """What the first of several requests in flight is refused comes behind the others."""
+
+    async def scenario(world: World) -> None:
+        cluster = VirtualCluster(world)
+        await cluster.start()
+        asked, *others = cluster.brokers
+        for other in others:
+            world.network.link(cluster.controller.host, other.host).delay_s = (0.06, 0.06)
+        client = world.client(asked)
+        names = [f"t{number}" for number in range(6)]
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in names],
+            allow_auto_topic_creation=True,
+        )
+        topics = (await client.ask(request, 12)).topics
+        while any(topic.error_code for topic in topics):
+            # Kafka's retry.backoff.ms.
+            await asyncio.sleep(0.1)
+            topics = (await client.ask(request, 12)).topics
+        leaders = {topic.name: topic.partitions[0].leader_id for topic in topics}
+        assert len(set(leaders.values())) == 3
+        record = Record(offset=0, timestamp_ms=world.clock.now_ms(), key=None, value=b"v")
+        for broker in (*others, asked):
+            for name in [one for one in names if leaders[one] == broker.node_id]:
+                await world.client(broker).produce(name, encode_batch([record]))
+        await cluster.stop()
+
+    play(1, tmp_path, scenario)
 
 
 @pytest.mark.slow

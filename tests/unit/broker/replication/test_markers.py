@@ -30,7 +30,12 @@ MARKER = EndMarker(
 
 
 def markers_of(node: Node) -> LocalMarkers:
-    return LocalMarkers(node.replicas, cast(CommittedOffsets, None), node.dirs._clock)
+    return LocalMarkers(
+        node.replicas,
+        cast(CommittedOffsets, None),
+        node.dirs._clock,
+        spawn=lambda work: node.tasks.append(asyncio.ensure_future(work)),
+    )
 
 
 def test_a_marker_counts_when_followers_have_it(tmp_path: Path) -> None:
@@ -84,5 +89,42 @@ def test_without_followers_a_marker_counts_at_once(tmp_path: Path) -> None:
         async with cluster(tmp_path) as control:
             await control.create(1)
             assert markers_of(control.nodes[1]).write(MARKER, WHERE) is ErrorCode.NONE
+
+    asyncio.run(mark())
+
+
+def test_a_marker_counts_when_it_is_on_the_device_that_is_to_have_it(tmp_path: Path) -> None:
+    """Nobody writes it again that power takes, once its transaction is complete."""
+
+    async def mark() -> None:
+        async with cluster(tmp_path) as control:
+            await control.create(1, flush_messages="1")
+            leader = control.nodes[1]
+            told: list[tuple[ErrorCode, int]] = []
+
+            def note(code: ErrorCode) -> None:
+                told.append((code, leader.partition.log.local.recovery_point))
+
+            assert markers_of(leader).write(MARKER, WHERE, note) is None
+            assert told == []
+            await until(lambda: told == [(ErrorCode.NONE, 1)])
+
+    asyncio.run(mark())
+
+
+def test_a_marker_that_is_synced_counts_when_followers_have_it_too(tmp_path: Path) -> None:
+    async def mark() -> None:
+        async with cluster(tmp_path) as control:
+            await control.create(1, 2, flush_messages="1")
+            leader, follower = control.nodes[1], control.nodes[2]
+            follower.is_cut = True
+            told: list[ErrorCode] = []
+            assert markers_of(leader).write(MARKER, WHERE, told.append) is None
+            await until(lambda: leader.partition.log.local.recovery_point == 1)
+            await asyncio.sleep(0.05)
+            assert told == []
+            follower.is_cut = False
+            await until(lambda: told == [ErrorCode.NONE])
+            assert follower.partition.log.local.recovery_point == 1
 
     asyncio.run(mark())

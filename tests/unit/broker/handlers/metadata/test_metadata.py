@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
+from strandline.broker.cluster.metadata.controller_messages import CreateTopics, TopicResult
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import topic_records
 from strandline.broker.config.listeners import Listener
@@ -53,11 +57,28 @@ def broker(node_id: int, *, listener: str = "PLAINTEXT", fenced: bool = False) -
     return record.replaced(end_points=[endpoint], rack=f"r{node_id}")
 
 
-def handlers(*records: MetadataRecord) -> MetadataHandlers:
-    image = MetadataImage().apply_entry(records)
+@dataclass
+class Creating:
+    """A controller that gives each new topic to these leaders, and the image that it changes."""
+
+    image: MetadataImage
+    leaders: Sequence[int] = ()
+
+    async def ask(self, request: CreateTopics) -> Sequence[TopicResult]:
+        for topic in request.topics:
+            replicas = [(leader,) for leader in self.leaders]
+            self.image = self.image.apply_entry(
+                topic_records(topic.name, uuid.uuid4(), replicas, {})
+            )
+        return ()
+
+
+def handlers(*records: MetadataRecord, new_leaders: Sequence[int] = ()) -> MetadataHandlers:
+    controller = Creating(MetadataImage().apply_entry(records), new_leaders)
     services = SimpleNamespace(
         config=load_config(None, [f"node.id={OWN}", *SEAT]),
-        metadata=SimpleNamespace(image=image),
+        metadata=controller,
+        controller=controller,
         clock=ManualClock(),
     )
     # The port of the own listener was chosen after the registration.
@@ -138,6 +159,34 @@ def described(made: MetadataHandlers, version: int) -> list[MetadataResponsePart
 
 def orders(*replicas: tuple[int, ...]) -> list[MetadataRecord]:
     return list(topic_records("orders", uuid.UUID(int=9), replicas, {}))
+
+
+@pytest.mark.parametrize("leaders", [(OWN, OWN), (OWN, 2)])
+def test_a_topic_made_on_the_way_is_told_at_once_only_by_the_leader_of_all_of_it(
+    leaders: tuple[int, ...],
+) -> None:
+    """The other leaders may not know it yet, and would refuse what a client sends them."""
+    made = handlers(broker(OWN), broker(2), *orders((2,)), new_leaders=leaders)
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in ("new", "orders")],
+        allow_auto_topic_creation=True,
+    )
+    creating = made.metadata(request, context(12))
+    assert isinstance(creating, Coroutine)
+    first = asyncio.run(creating)
+    again = made.metadata(request, context(12))
+    assert isinstance(again, MetadataResponse)
+    is_told = leaders == (OWN, OWN)
+    code = ErrorCode.NONE if is_told else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    found = [
+        [(one.name, one.error_code, len(one.partitions)) for one in answer.topics]
+        for answer in (first, again)
+    ]
+    known = ("orders", ErrorCode.NONE, 1)
+    assert found == [
+        [("new", code, 2 if is_told else 0), known],
+        [("new", ErrorCode.NONE, 2), known],
+    ]
 
 
 def test_replicas_of_brokers_that_are_away_or_fenced_or_elsewhere_are_offline() -> None:
