@@ -139,10 +139,11 @@ class PartitionAdminHandlers:
                 error_message=clipped(fault),
             )
         # Any replica answers, as in Kafka: who looks for hanging transactions may ask each of them.
-        served: Partition | LeaderRefusal | None = self._replicas.partition(topic, index)
-        if served is None:
+        found = self._replicas.partition(topic, index)
+        served: Partition | LeaderRefusal | None = found
+        if found is None:
             served = self._replicas.refusal_of_missing(topic, index)
-        elif served.is_offline:
+        elif found.is_offline:
             served = LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)
         if isinstance(served, LeaderRefusal):
             message = f"no partition {index} of a topic named {topic!r}"
