@@ -19,7 +19,6 @@ from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import NO_LEADER, PartitionImage, TopicImage
 from strandline.broker.cluster.metadata.placement import check_assignments
 from strandline.broker.cluster.metadata.topic_names import INTERNAL_TOPICS, topic_name_fault
-from strandline.broker.cluster.replicas.partition import LeaderRefusal, Partition
 from strandline.broker.handlers.metadata.reachable import Reachable
 from strandline.broker.handlers.services.authorized_operations import ALL_OF_A_TOPIC
 from strandline.broker.handlers.services.limits import clipped, refuse_flood
@@ -139,18 +138,15 @@ class PartitionAdminHandlers:
                 error_message=clipped(fault),
             )
         # Any replica answers, as in Kafka: who looks for hanging transactions may ask each of them.
-        found = self._replicas.partition(topic, index)
-        served: Partition | LeaderRefusal | None = found
-        if found is None:
-            served = self._replicas.refusal_of_missing(topic, index)
-        elif found.is_offline:
-            served = LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)
-        if isinstance(served, LeaderRefusal):
-            message = f"no partition {index} of a topic named {topic!r}"
-            if served.code is ErrorCode.KAFKA_STORAGE_ERROR:
-                message = "its log folder is offline"
+        served = self._replicas.partition(topic, index)
+        if served is None or served.is_offline:
+            code, message = ErrorCode.KAFKA_STORAGE_ERROR, "its log folder is offline"
+            if served is None:
+                code = self._replicas.refusal_of_missing(topic, index).code
+            if code is not ErrorCode.KAFKA_STORAGE_ERROR:
+                message = f"no partition {index} of a topic named {topic!r}"
             return DescribeProducersPartition(
-                partition_index=index, error_code=served.code, error_message=clipped(message)
+                partition_index=index, error_code=code, error_message=clipped(message)
             )
         if served.is_leader and not served.log.may_append:
             return DescribeProducersPartition(
