@@ -61,16 +61,19 @@ def load_index(store: GetsRanges, entry: SegmentEntry, *, chunk_bytes: int) -> S
             raise CorruptFile(f"{entry.meta_key}: has no statistics")
         return build(pieces=SegmentStatistics.decode(encoded, source=entry.meta_key).chunks)
     except (CorruptFile, UnsupportedFormat, ObjectCorrupt, ObjectNotFound) as error:
-        _quiet_log.say(
-            logging.WARNING,
-            "segment index unusable, walking the log object",
-            entry.meta_key,
-            {"key": entry.meta_key, "error": str(error)},
-        )
+        reason = str(error)
     try:
-        return build(pieces=tuple(_walk(store, entry)))
+        index = build(pieces=tuple(_walk(store, entry)))
     except CorruptFile as error:
         raise ObjectCorrupt(entry.log_key, "get", str(error)) from error
+    # Not before: if the log object is gone too, both were replaced.
+    _quiet_log.say(
+        logging.WARNING,
+        "segment index unusable, walking the log object",
+        entry.meta_key,
+        {"key": entry.meta_key, "error": reason},
+    )
+    return index
 
 
 def load_txn_index(store: GetsRanges, entry: SegmentEntry) -> tuple[AbortedTransaction, ...]:

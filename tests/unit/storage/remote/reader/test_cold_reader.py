@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from strandline.storage.errors import (
     AccessDenied,
     ObjectCorrupt,
+    ObjectNotFound,
     TierUnavailable,
 )
 from strandline.storage.model import AbortedTransaction, TimestampOffset
@@ -210,6 +211,17 @@ def test_a_damaged_meta_does_not_make_a_segment_unreadable(
     wanted = TimestampOffset(BASE_TIMESTAMP_MS + 77, 77, 0)
     assert run(reader.find_timestamp(segment.entry, BASE_TIMESTAMP_MS + 77)) == wanted
     assert "segment index unusable, walking the log object" in caplog.messages
+
+
+def test_a_segment_that_was_replaced_is_not_told_as_a_damaged_one(
+    store: MemoryStore, executor: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A follower that knew an earlier manifest reads it, and asks for the newest."""
+    segment = archive(store)
+    store.delete([segment.entry.meta_key, segment.entry.log_key])
+    with pytest.raises(ObjectNotFound):
+        run(make_reader(store, executor).read(segment.entry, 0, bytes_max=500))
+    assert caplog.messages == []
 
 
 def test_a_denied_meta_is_denied_and_not_worked_around(
