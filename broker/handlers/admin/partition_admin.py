@@ -139,11 +139,14 @@ class PartitionAdminHandlers:
                 error_message=clipped(fault),
             )
         # Any replica answers, as in Kafka: who looks for hanging transactions may ask each of them.
-        served: Partition | LeaderRefusal | None = self._replicas.partition(topic, index)
-        if served is None:
+        found = self._replicas.partition(topic, index)
+        served: Partition | LeaderRefusal
+        if found is None:
             served = self._replicas.refusal_of_missing(topic, index)
-        elif served.is_offline:
+        elif found.is_offline:
             served = LeaderRefusal(ErrorCode.KAFKA_STORAGE_ERROR)
+        else:
+            served = found
         if isinstance(served, LeaderRefusal):
             message = f"no partition {index} of a topic named {topic!r}"
             if served.code is ErrorCode.KAFKA_STORAGE_ERROR:
