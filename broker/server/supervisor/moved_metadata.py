@@ -13,10 +13,12 @@ from typing import Final
 from strandline.broker.cluster.metadata.image import MetadataImage
 from strandline.broker.cluster.metadata.records import NodeId
 from strandline.broker.cluster.replicas.tiers import is_tiered
+from strandline.broker.controller.directories import is_reserved
 from strandline.broker.controller.heartbeats import fence, unregister
 from strandline.broker.controller.messages import FenceBroker, UnregisterBroker
 from strandline.broker.controller.partitions.alone import entries_of
 from strandline.broker.protocol.formats.metadata_records import (
+    UNASSIGNED_DIRECTORY,
     MetadataRecord,
     PartitionChangeRecord,
 )
@@ -27,13 +29,29 @@ SHOWN_MAX: Final = 10
 
 
 def led_by_none(image: MetadataImage, node_id: NodeId) -> Sequence[MetadataRecord]:
-    """Fences the lone broker, whose process has ended: its next one may register at once."""
+    """Fences the lone broker, whose process has ended: its next one may register at once.
+
+    It tells itself then in which folders its logs are. A restore, or a new disk, has given it
+    others than the metadata have, which nobody looked at meanwhile.
+    """
     broker = image.brokers.get(node_id)
     if broker is None:
         return ()
+    forgotten = [
+        PartitionChangeRecord(
+            partition_id=partition.partition,
+            topic_id=topic.topic_id,
+            directories=[UNASSIGNED_DIRECTORY] * len(partition.replicas),
+        )
+        for topic in image.topics.values()
+        for partition in topic.partitions
+        if not all(map(is_reserved, partition.directories))
+    ]
+    if forgotten:
+        image = image.apply_entry(forgotten)
     asked = FenceBroker(node_id, broker.broker_epoch)
     entries, _ = entries_of(image, lambda partitions: fence(partitions, asked))
-    return list(chain(*entries))
+    return [*forgotten, *chain(*entries)]
 
 
 def led_by_one(image: MetadataImage, node_id: NodeId) -> Sequence[MetadataRecord]:
