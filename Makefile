@@ -32,6 +32,8 @@ SIDE_BY_SIDE := $(MAKE) --jobs 4 --output-sync=target
 PYTEST := $(PY) -m pytest -q $(PYTEST_ARGS)
 # Java and Python find no file in a folder with an umlaut where the locale is C, or is not there.
 export LC_ALL := C.UTF-8
+# Sets have one order in all processes: a simulated world is the same in each.
+export PYTHONHASHSEED := 0
 # Without byte code every broker that a test starts would compile its libraries anew.
 export PYTHONDONTWRITEBYTECODE :=
 export STRANDLINE_MINISTACK_PYTHON ?= $(abspath $(MINISTACK_VENV))/bin/python

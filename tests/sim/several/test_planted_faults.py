@@ -209,7 +209,8 @@ FAULTS = by_name(
             clients=transactions,
             words=["lost", "aborted"],
             only=("power",),
-            first_world=6,
+            troubles=14,
+            first_world=26,
         ),
         Fault(
             plant=any_broker_epoch_is_accepted,
