@@ -29,11 +29,11 @@ COMMANDS ?=
 PY := $(VENV)/bin/python
 # What needs nothing of each other; what each says comes in one piece.
 SIDE_BY_SIDE := $(MAKE) --jobs 4 --output-sync=target
-PYTEST := $(PY) -m pytest -q $(PYTEST_ARGS)
+# Sets have one order then in all processes, so a simulated world is the same in each.
+REPEATABLE := PYTHONHASHSEED=0 $(PY)
+PYTEST := $(REPEATABLE) -m pytest -q $(PYTEST_ARGS)
 # Java and Python find no file in a folder with an umlaut where the locale is C, or is not there.
 export LC_ALL := C.UTF-8
-# Sets have one order in all processes: a simulated world is the same in each.
-export PYTHONHASHSEED := 0
 # Without byte code every broker that a test starts would compile its libraries anew.
 export PYTHONDONTWRITEBYTECODE :=
 export STRANDLINE_MINISTACK_PYTHON ?= $(abspath $(MINISTACK_VENV))/bin/python

@@ -20,7 +20,7 @@ test-faults: $(DEV) ## planted faults of the tiers, each searched for from the f
 
 .PHONY: simulate
 simulate: $(DEV) ## random fault schedules of a simulated cluster, for minutes or so many (MINUTES=5 WORLDS=1000 SEED=7)
-	@$(PY) -m tests.sim.several.simulate $(if $(WORLDS),--worlds $(WORLDS),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	@$(REPEATABLE) -m tests.sim.several.simulate $(if $(WORLDS),--worlds $(WORLDS),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 # Loaded into the tests and into the brokers that they start.
 LATE_SYNCS := bench-data/late_syncs.so

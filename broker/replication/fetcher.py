@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Final
 
@@ -136,13 +137,12 @@ class Fetcher:
         if not ready_count:
             if not self._followed:
                 self.leader.close()
-            await wait_within(self._woken, self._soonest_s() if self._followed else IDLE_S)
+            await wait_within(self._woken, min(self._soonest_s(), IDLE_S))
             return
         try:
             self.leader.look_up()
             # A fetch that waits at the leader must not hold up those that wait here.
-            within_s = self._soonest_s() if self._delayed else self._backoff_s
-            answer = await self.leader.fetch(*self._wanted(), within_s=within_s)
+            answer = await self.leader.fetch(*self._wanted(), within_s=self._soonest_s())
         except PeerError as error:
             self._lose_connection(error)
             return
@@ -193,14 +193,14 @@ class Fetcher:
             self._changed[key] = None
 
     def _soonest_s(self) -> float:
-        """Until the first delay ends that ends by itself, replica.fetch.backoff.ms at most."""
+        """Until the first delay ends that ends by itself; infinity without one."""
         now_s = self._clock.monotonic_s()
         ends_s = [
             one.delayed_until_s - now_s
             for key, one in self._delayed.items()
             if not one.is_failed and key not in self._at_work
         ]
-        return max(0.0, min(ends_s, default=self._backoff_s))
+        return max(0.0, min(ends_s, default=math.inf))
 
     def _delay(self, keys: Iterable[Key], *, within_s: float | None = None) -> None:
         """Leaves them out for replica.fetch.backoff.ms, or for less."""

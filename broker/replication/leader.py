@@ -89,7 +89,7 @@ class LeaderEndpoint:
             replica_state=FetchReplicaState(
                 replica_id=self._node_id, replica_epoch=self._broker_epoch()
             ),
-            max_wait_ms=min(config.wait_ms_max, int(1000 * within_s)),
+            max_wait_ms=int(min(config.wait_ms_max, 1000 * within_s)),
             min_bytes=config.bytes_min,
             max_bytes=config.answer_bytes_max,
             session_id=session.session_id,

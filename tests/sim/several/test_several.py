@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,8 @@ from tests.sim.several.scenarios import (
     transactions,
 )
 from tests.sim.several.watch import SESSION_S, Watch
+from tests.support.broker import REPOSITORY
+from tests.support.forked import PYTHON_PATH
 from tests.support.heavy import first
 
 SEEDS = range(40)
@@ -101,6 +106,35 @@ def test_two_runs_of_a_seed_leave_the_same_trace(
     one, again = (play_scenario(seed, tmp_path / str(number), clients) for number in range(2))
     assert all(event == same for event, same in zip(one.trace, again.trace, strict=False))
     assert len(one.trace) == len(again.trace)
+
+
+# Prints what tells two traces apart.
+PLAY = """
+import sys, zlib
+from pathlib import Path
+from tests.sim.several.scenarios import play_scenario, transactions
+world = play_scenario(7, Path(sys.argv[1]), transactions, troubles=1)
+print(len(world.trace), zlib.crc32(repr(world.trace).encode()))
+"""
+
+
+@pytest.mark.slow
+def test_another_process_leaves_the_same_trace_if_its_sets_have_the_same_order(
+    tmp_path: Path,
+) -> None:
+    def told(number: int) -> str:
+        # Folders of different names: none may be in a trace.
+        played = subprocess.run(
+            [sys.executable, "-c", PLAY, str(tmp_path / ("x" * (number + 1)))],
+            cwd=REPOSITORY,
+            env={**os.environ, **PYTHON_PATH, "PYTHONHASHSEED": "0"},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        return played.stdout
+
+    assert told(0) == told(1)
 
 
 @pytest.mark.slow

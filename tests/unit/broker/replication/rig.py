@@ -86,6 +86,8 @@ class Control:
         # The tasks of fetchers.
         self.running: list[asyncio.Future[Any]] = []
         self.holds = False
+        # Requests of followers.
+        self.asked_count = 0
         # Of replication that is throttled, bytes a second.
         self.rate = LONG_MAX
         self.throttles: list[ReplicationThrottle] = []
@@ -151,6 +153,7 @@ class Loopback:
         self._control, self._asker, self._node_id = control, asker, node_id
 
     async def call(self, request: Any, answer: type[Any], *, timeout_s: float) -> Any:
+        self._control.asked_count += 1
         node = self._control.nodes[self._node_id]
         if node.is_cut or self._control.nodes[self._asker].is_cut:
             raise PeerUnreachable("cut")

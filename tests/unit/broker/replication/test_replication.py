@@ -444,3 +444,23 @@ def test_a_leader_that_hears_of_its_lead_behind_its_follower_is_asked_again_soon
             await until(lambda: two.partition.high_watermark == end)
 
     asyncio.run(elect())
+
+
+def test_a_follower_without_a_partition_that_waits_is_held_at_the_leader_whatever_the_backoff(
+    tmp_path: Path,
+) -> None:
+    """Else a replica.fetch.backoff.ms below replica.fetch.wait.max.ms would have it ask without
+    end.
+    """
+
+    async def idle() -> None:
+        async with cluster(tmp_path, 2, backoff_ms=1, wait_ms_max=1000) as control:
+            await control.create(1, 2)
+            one, _ = control.nodes.values()
+            end = one.append(1)
+            await until(lambda: one.partition.high_watermark == end)
+            asked_count = control.asked_count
+            await asyncio.sleep(0.2)
+            assert control.asked_count <= asked_count + 1
+
+    asyncio.run(idle())
