@@ -262,6 +262,10 @@ def main() -> int:
     parser.add_argument("--s3", action="store_true", help="a bucket of S3, which goes away too")
     parser.add_argument("--fault", default="", help="planted into the brokers: planted.py")
     options = parser.parse_args()
+    kinds, libraries = options.kinds.split(","), options.libraries.split(",")
+    for told, known in ((kinds, KINDS), (libraries, LIBRARIES)):
+        if unknown := set(told) - set(known):
+            parser.error(f"{', '.join(sorted(unknown))}: none of {', '.join(known)}")
     # Its processes end with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     os.environ.update(TEST_ENVIRONMENT)
@@ -272,8 +276,8 @@ def main() -> int:
         many_per_s=options.many,
         calm=options.calm,
         has_s3=options.s3,
-        kinds=options.kinds.split(","),
-        libraries=options.libraries.split(","),
+        kinds=kinds,
+        libraries=libraries,
         fault=options.fault,
     )
     until_s, seed, acknowledged = time.monotonic() + options.minutes * 60, options.seed, 0
