@@ -412,10 +412,15 @@ def commands_in(text: str) -> list[str]:
     return found
 
 
+@cache
+def parser_of_all() -> CommandParser:
+    return make_parser("")
+
+
 def is_taken(command: str) -> bool:
     words = shlex.split(re.sub(r"[\[\]]", "", command))[1:]
     try:
-        make_parser("").parse_args(words)
+        parser_of_all().parse_args(words)
     except SystemExit:
         return False
     return True

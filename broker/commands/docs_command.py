@@ -103,7 +103,7 @@ class Finder:
         """
         if not asked:
             return _listed(self._texts)
-        named = list(_named(self._texts, asked))
+        named = list(self._named(asked))
         if named:
             return "\n".join(text.rstrip("\n") + "\n" for text in named)
         if _PAGE_NAME.fullmatch(asked):
@@ -117,9 +117,24 @@ class Finder:
         lines = "".join(f"{one.section.place}\n" for one in others)
         return first.section.whole + (f"\nOther sections:\n{lines}" if lines else "")
 
+    def _named(self, asked: str) -> Iterator[str]:
+        """The pages of that path, the section of that anchor, or the sections of that property."""
+        asked = asked.strip()
+        page, _, anchor = asked.removeprefix("docs/").partition("#")
+        path = f"/{page.removesuffix('.md')}.md"
+        pages = {name: text for name, text in self._texts.items() if f"/{name}".endswith(path)}
+        if not anchor:
+            yield from pages.values()
+        # The page of properties has a heading for each, in which the name is code.
+        for one in self._sections:
+            if (anchor and one.name in pages and one.anchor == anchor) or one.title.startswith(
+                f"`{asked}`"
+            ):
+                yield one.whole
+
     def _nearest_pages(self, asked: str) -> str:
         page = asked.partition("#")[0]
-        is_there = any(_named(self._texts, page))
+        is_there = any(self._named(page))
         if is_there:
             return f": page {page!r} has no such section"
         known = [name.removesuffix(".md") for name in self._texts]
@@ -174,19 +189,6 @@ def _words(text: str) -> list[str]:
 def _quoted(words: str) -> str:
     """A word or a phrase of a query, as FTS5 writes it."""
     return f'"{words}"'
-
-
-def _named(texts: Mapping[str, str], asked: str) -> Iterator[str]:
-    """The pages of that path, the section of that anchor, or the sections of that property."""
-    asked = asked.strip()
-    page, _, anchor = asked.removeprefix("docs/").partition("#")
-    path = f"/{page.removesuffix('.md')}.md"
-    pages = {name: text for name, text in texts.items() if f"/{name}".endswith(path)}
-    if not anchor:
-        yield from pages.values()
-    yield from (one.whole for one in _sections(pages) if one.anchor == anchor)
-    # The page of properties has a heading for each, in which the name is code.
-    yield from (one.whole for one in _sections(texts) if one.title.startswith(f"`{asked}`"))
 
 
 def _listed(texts: Mapping[str, str]) -> str:
