@@ -25,7 +25,10 @@ from tests.support.s3_servers import s3_server
 
 # How long an example takes says something about the machine only.
 settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any machine",
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any machine")
 

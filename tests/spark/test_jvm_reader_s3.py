@@ -17,6 +17,7 @@ from strandline.spark_lake.jvm import engine as jvm_engine
 from strandline.storage.errors import StrandlineError
 from tests.conftest import S3Bucket
 from tests.support.fault_proxy import Action, FaultProxy, Rule
+from tests.support.heavy import heavy
 from tests.support.manual_clock import ManualClock
 from tests.unit.spark_lake.archive_builder import ArchiveBuilder, make_batches, make_records
 
@@ -201,7 +202,9 @@ def test_windows_of_an_object_come_out_of_one_request(
     assert logs_seen(long_lake) == 1
 
 
-@pytest.mark.parametrize("at_byte", [WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 100_000])
+@pytest.mark.parametrize(
+    "at_byte", [WINDOW - 1, WINDOW, heavy(WINDOW + 1), heavy(2 * WINDOW + 100_000)]
+)
 def test_a_connection_that_breaks_between_windows_goes_on_where_it_broke(
     spark: SparkSession, long_lake: LongLake, at_byte: int
 ) -> None:
@@ -214,7 +217,7 @@ def test_a_connection_that_breaks_between_windows_goes_on_where_it_broke(
     assert logs_seen(long_lake) == 2
 
 
-@pytest.mark.parametrize("at_byte", [500_000, WINDOW + 500_000])
+@pytest.mark.parametrize("at_byte", [heavy(500_000), WINDOW + 500_000])
 def test_a_damaged_window_is_read_again_and_the_rest_after_it(
     spark: SparkSession, long_lake: LongLake, at_byte: int
 ) -> None:

@@ -373,7 +373,7 @@ def test_only_idle_ids_expire() -> None:
 # --- together --------------------------------------------------------------------------------
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.sampled_from(["init", "recover", "add", "commit", "abort", "complete", "time out"]),

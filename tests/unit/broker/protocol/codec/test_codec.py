@@ -64,7 +64,7 @@ def test_a_message_cut_anywhere_or_with_bytes_behind_it_is_malformed(
                 codec.decode(cls, version, memoryview(body + b"\x00"))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(seed=SEEDS)
 def test_random_frames_have_a_header_or_a_protocol_error(seed: int) -> None:
     rng = random.Random(seed)

@@ -255,7 +255,7 @@ def test_malformed_records_are_corrupt(payload: bytes) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(records(), st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=3))
 def test_damaged_records_are_refused_exactly_where_the_oracle_refuses_them(
     made: list[Record], damages: list[tuple[int, int]]
@@ -268,7 +268,7 @@ def test_damaged_records_are_refused_exactly_where_the_oracle_refuses_them(
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.binary(max_size=80), st.integers(0, 6), st.integers(0, 8))
 def test_random_bytes_are_refused_exactly_where_the_oracle_refuses_them(
     payload: bytes, count: int, last_delta: int

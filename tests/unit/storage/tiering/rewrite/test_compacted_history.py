@@ -324,7 +324,7 @@ def searched(fault: Callable[[Patch], None]) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", first(5, FAULTS), ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", first(3, FAULTS), ids=lambda fault: fault.__name__)
 def test_the_model_finds(
     fault: Callable[[Patch], None], tmp_path: Path, monkeypatch: Patch
 ) -> None:
