@@ -124,7 +124,9 @@ class ReplicaManager:
         # Partitions without a log here that had one on other brokers, and so may have an archive.
         self._moved_here: set[TopicPartition] = set()
         self._deletions = LogDeletions(log_dirs, folders)
-        self._creations = LogCreations(log_dirs, folders, take_late=self._take_late)
+        self._creations = LogCreations(
+            log_dirs, folders, take_late=self._take_late, leaves=self._deletions.folder_of
+        )
         # What removes the folders of these topics, or of all; see LogDeletions.done.
         self.deleted = self._deletions.done
         # What waits for the partitions of these topics; see LogCreations.came.
