@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -65,7 +66,10 @@ from strandline.storage.local.log.append_rules import (
 from strandline.storage.local.log.recovery import LoadedLog, aborted_entry, load_log
 from strandline.storage.local.log.recovery_point import RecoveryPoint
 from strandline.storage.local.segment.cleaned_segment import CleanedFacts
-from strandline.storage.local.segment.earlier_batches import read_earlier_batches
+from strandline.storage.local.segment.earlier_batches import (
+    reaches_earlier_batches,
+    read_earlier_batches,
+)
 from strandline.storage.local.segment.producer_snapshots import reload_producers
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.local.segment.segment import RELATIVE_OFFSET_MAX, LocalRead, LogSegment
@@ -903,6 +907,10 @@ class LocalLog:
 
         They must be the first ones, in order, without the active one.
         """
+        if reaches_earlier_batches(self.producers, self.segments, len(segments)):
+            # A disk that cannot be read must not keep what nobody needs: they stay unknown.
+            with suppress(DiskError):
+                read_earlier_batches(self.producers, self.segments)
         self._segments.delete(segments)
 
     def replace_segments(
