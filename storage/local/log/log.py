@@ -907,11 +907,15 @@ class LocalLog:
 
         They must be the first ones, in order, without the active one.
         """
-        if reaches_earlier_batches(self.producers, self.segments, len(segments)):
+        self._know_batches_of_first(len(segments))
+        self._segments.delete(segments)
+
+    def _know_batches_of_first(self, segment_count: int) -> None:
+        """Takes note of the batches in flight in the first segments, which will be gone."""
+        if reaches_earlier_batches(self.producers, self.segments, segment_count):
             # A disk that cannot be read must not keep what nobody needs: they stay unknown.
             with suppress(DiskError):
                 read_earlier_batches(self.producers, self.segments)
-        self._segments.delete(segments)
 
     def replace_segments(
         self, sources: Sequence[LogSegment], opened: OpenFile, facts: CleanedFacts
@@ -921,6 +925,7 @@ class LocalLog:
         The caller syncs the folder. Raises StorageError: the log takes no more appends then, and
         the next start completes the swap.
         """
+        self._know_batches_of_first(self.segments.index(sources[-1]) + 1)
         try:
             segment = self._segments.replace(sources, opened, facts)
         except StorageError as error:

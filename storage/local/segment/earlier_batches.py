@@ -10,7 +10,7 @@ librdkafka, and be appended a second time by a Java client under its next epoch.
 
 Most starts never need them, so they are read when the first batch would be refused: backwards, in
 windows, until there are enough. That is on the event loop, and so has two bounds. They are also
-read before the first of them is freed: what is archived may be waited for still by its client.
+read before the first of them is freed or compacted: its client may wait for it still.
 """
 
 from __future__ import annotations
