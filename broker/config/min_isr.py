@@ -4,22 +4,26 @@ Leaders acknowledge by it, and the controller knows by it who has all that was a
 is one value for all: a property of all brokers, which is there from the beginning, and never one of
 a single broker. If it changes, of a topic or of all, nobody is eligible any more who was by the old
 value. As Kafka's ConfigurationControlManager.
+
+Beyond it: where nobody is in sync, nothing was acknowledged since, whatever the value is now. Those
+who may lead there stay so: without them the partition would never have a leader again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.features import ELIGIBLE_LEADER_REPLICAS
-from strandline.broker.cluster.metadata.image import MetadataImage
+from strandline.broker.cluster.metadata.image import MetadataImage, TopicImage
 from strandline.broker.cluster.metadata.records import ALL_BROKERS, NodeId
 from strandline.broker.protocol.formats.metadata_records import (
     ClearElrRecord,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
+    PartitionChangeRecord,
 )
 from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.errors import ErrorCode
@@ -77,14 +81,27 @@ def clear_elr(image: MetadataImage, records: Iterable[MetadataRecord]) -> Sequen
     changed = [
         record for record in records if isinstance(record, ConfigRecord) and record.name == MIN_ISR
     ]
-    return [
-        ClearElrRecord(
-            topic_name=record.resource_name
-            if record.resource_type == ConfigResourceType.TOPIC
-            else ""
-        )
-        for record in changed
-    ]
+    cleared: list[MetadataRecord] = []
+    for record in changed:
+        is_topics = record.resource_type == ConfigResourceType.TOPIC
+        name = record.resource_name if is_topics else ""
+        cleared.append(ClearElrRecord(topic_name=name))
+        topics = image.topics.values() if not name else filter(None, [image.topics.get(name)])
+        for topic in topics:
+            cleared += _without_leader(topic)
+    return cleared
+
+
+def _without_leader(topic: TopicImage) -> Iterator[PartitionChangeRecord]:
+    """Yields who may lead the partitions where nobody is in sync, as it is noted now."""
+    for one in topic.partitions:
+        if not one.isr and (one.eligible_leader_replicas or one.last_known_elr):
+            yield PartitionChangeRecord(
+                partition_id=one.partition,
+                topic_id=topic.topic_id,
+                eligible_leader_replicas=one.eligible_leader_replicas,
+                last_known_elr=one.last_known_elr,
+            )
 
 
 def _min_isr_record(resource_name: str, value: str | None) -> ConfigRecord:

@@ -1,6 +1,7 @@
 """The replicas of a partition that are in sync, and the change that the controller is asked for.
 
     committed ──propose──► pending, one at a time ──answered, or newer metadata──► committed
+                                                    (a smaller set: newer metadata alone)
 
 Until its answer a change may have been made or not. So the high watermark waits for the larger of
 both sets, the maximal one: for a replica that is to join, and for one that is to leave.

@@ -422,15 +422,21 @@ class Leading:
         leader_epoch: int,
         partition_epoch: int,
     ) -> None:
-        """The controller has carried out a proposal; the metadata tell the same later."""
+        """The controller has carried out a proposal; the metadata tell the same later.
+
+        A set without members that it had stays proposed until then.
+        """
         in_sync = self.in_sync
         if in_sync.pending is not proposal:
             # An election came between.
             return
         if leader_epoch != self.leader_epoch or partition_epoch < in_sync.partition_epoch:
             return
+        if not broker_ids >= in_sync.committed and partition_epoch > in_sync.partition_epoch:
+            # Whoever left may lead by a min.insync.replicas that was raised meanwhile, which is in
+            # the metadata before that. So nothing is acknowledged without it until they are here.
+            return
         in_sync.commit(broker_ids, partition_epoch, 0)
-        # The set may be smaller now.
         self.advance()
 
     def refused(self, proposal: Proposal, code: ErrorCode) -> bool:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Protocol
 
 from strandline.storage.config.log_config import LogConfig
@@ -48,10 +49,19 @@ class Creation:
 class LogCreations:
     """The partitions that have no log yet. Used on the event loop only."""
 
-    def __init__(self, log_dirs: LogDirs, folders: FolderWork, *, take_late: LateLogs) -> None:
+    def __init__(
+        self,
+        log_dirs: LogDirs,
+        folders: FolderWork,
+        *,
+        take_late: LateLogs,
+        leaves: Callable[[TopicId, TopicPartition], LogDir | None],
+    ) -> None:
+        """`leaves` returns where a log of the same partition, which was removed, may still be."""
         self._log_dirs = log_dirs
         self._folders = folders
         self._take_late = take_late
+        self._leaves = leaves
         # Partitions whose folder is being created, on a disk that is slow or hangs.
         self._coming: dict[TopicPartition, Creation] = {}
         # Partitions whose folder could not be created since the start.
@@ -112,9 +122,12 @@ class LogCreations:
         created: dict[TopicPartition, LocalLog | DiskError] = {}
         left = keys
         while left:
-            shares = self._shares(left)
+            shares = self._shares(topic_id, left)
+            placed = set(chain.from_iterable(shares.values()))
+            for key in left:
+                if key not in placed:
+                    created[key] = DiskError("every log folder is offline")
             if not shares:
-                created |= dict.fromkeys(left, DiskError("every log folder is offline"))
                 break
             create = partial(
                 self._log_dirs.create_logs,
@@ -200,8 +213,14 @@ class LogCreations:
         if coming:
             await asyncio.wait(set(coming), timeout=HANGS_AFTER_S)
 
-    def _shares(self, keys: Sequence[TopicPartition]) -> dict[LogDir, list[TopicPartition]]:
-        """Returns the folder of each new log; none if all are offline."""
+    def _shares(
+        self, topic_id: TopicId, keys: Sequence[TopicPartition]
+    ) -> dict[LogDir, list[TopicPartition]]:
+        """Returns the folder of each new log; none if all are offline.
+
+        A log that was removed here and may still have its name is followed by one in its folder:
+        after a kill the partition would lie in two, and no start could tell which one is true.
+        """
         usable = [
             one
             for one in self._log_dirs.directories
@@ -210,7 +229,14 @@ class LogCreations:
         is_late = {one.folder for one in self._coming.values()}
         usable = [one for one in usable if one not in is_late] or usable
         shares: dict[LogDir, list[TopicPartition]] = {}
-        if usable:
-            for folder, key in zip(spread(usable, len(keys)), keys, strict=True):
+        free: list[TopicPartition] = []
+        for key in keys:
+            left = self._leaves(topic_id, key)
+            if left is None or left.failure is not None:
+                free.append(key)
+            else:
+                shares.setdefault(left, []).append(key)
+        if usable and free:
+            for folder, key in zip(spread(usable, len(free)), free, strict=True):
                 shares.setdefault(folder, []).append(key)
         return shares

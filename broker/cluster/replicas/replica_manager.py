@@ -124,7 +124,9 @@ class ReplicaManager:
         # Partitions without a log here that had one on other brokers, and so may have an archive.
         self._moved_here: set[TopicPartition] = set()
         self._deletions = LogDeletions(log_dirs, folders)
-        self._creations = LogCreations(log_dirs, folders, take_late=self._take_late)
+        self._creations = LogCreations(
+            log_dirs, folders, take_late=self._take_late, leaves=self._deletions.folder_of
+        )
         # What removes the folders of these topics, or of all; see LogDeletions.done.
         self.deleted = self._deletions.done
         # What waits for the partitions of these topics; see LogCreations.came.
@@ -277,15 +279,16 @@ class ReplicaManager:
             served = self._partitions.get(key)
             if served is None:
                 continue
+            if changed:
+                # Before who is in sync: by a raised min.insync.replicas the controller lets those
+                # lead who leave the set, and have nothing of what is acknowledged without them.
+                served.log.local.update_config(config)
             elected = (one.leader_epoch, one.leader, one.is_led_by(self._node_id))
             if (served.leader_epoch, served.leader_id, served.is_leader) != elected:
                 self._elect(served, one)
             self._replicate(served, one)
-            if changed:
-                served.log.local.update_config(config)
-                if served.leading is not None:
-                    # min.insync.replicas may be another.
-                    served.leading.advance()
+            if changed and served.leading is not None:
+                served.leading.advance()
         if changed and not self._is_starting:
             await self._change_tiers(topic)
 

@@ -348,8 +348,11 @@ def _end_with_bump(
                       abort               commit
                       repeat   present    repeat   present
     EMPTY             fenced   aborts     fenced   invalid
-    COMPLETE_ABORT    done     aborts     invalid  invalid
+    COMPLETE_ABORT    done     aborts     fenced   invalid
     COMPLETE_COMMIT   invalid  aborts     done     invalid
+
+    A commit that finds an abort of its epoch is no repeat: the coordinator aborted the transaction
+    in the meantime, because it timed out. Its producer is fenced, as by version 1 (KAFKA-20785).
     """
     if current.state.is_ending:
         return _refused(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -364,8 +367,10 @@ def _end_with_bump(
     if current.producer_id != producer.producer_id and not is_next_id:
         return _refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     is_present = current.epoch == producer.epoch
-    if current.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
+    if current.state is TransactionState.COMPLETE_COMMIT:
         is_valid = is_repeat or is_present
+    elif current.state is TransactionState.COMPLETE_ABORT:
+        is_valid = is_present or (is_repeat and not is_commit)
     else:
         is_valid = is_present
     if not is_valid:

@@ -204,9 +204,11 @@ def _fetch_of_one(handler: Handler, request: OffsetFetchRequest, context: Reques
     topics = request.topics
     refuse_partition_flood(topic.partition_indexes for topic in topics or ())
     if not context.access.may(AclOperation.DESCRIBE, ResourceKind.GROUP, request.group_id):
-        if context.api_version >= FIRST_FETCH_WITH_TOP_LEVEL_ERROR:
-            return OffsetFetchResponse(error_code=GROUP_DENIED)
-        return OffsetFetchResponse(topics=[_failed(one, GROUP_DENIED) for one in topics or ()])
+        has_own_code = context.api_version >= FIRST_FETCH_WITH_TOP_LEVEL_ERROR
+        return OffsetFetchResponse(
+            error_code=GROUP_DENIED if has_own_code else ErrorCode.NONE,
+            topics=[_failed(one, GROUP_DENIED) for one in topics or ()],
+        )
     if topics is None:
         return then(
             handler(request, context),

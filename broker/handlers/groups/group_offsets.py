@@ -158,16 +158,17 @@ class GroupOffsetHandlers:
                 request.group_id, partial(self._topics_of, request, version)
             )
         except CoordinatorFault as fault:
-            if version >= FIRST_FETCH_WITH_TOP_LEVEL_ERROR:
-                return OffsetFetchResponse(error_code=fault.error_code)
+            # Also where the whole answer has the code, the only one in Kafka's: aiokafka looks at
+            # partitions alone, and begins again at auto.offset.reset without them.
+            code = fault.error_code
             return OffsetFetchResponse(
+                error_code=code if version >= FIRST_FETCH_WITH_TOP_LEVEL_ERROR else ErrorCode.NONE,
                 topics=[
                     OffsetFetchResponseTopic(
-                        name=topic.name,
-                        partitions=_failed(topic.partition_indexes, fault.error_code),
+                        name=topic.name, partitions=_failed(topic.partition_indexes, code)
                     )
                     for topic in request.topics or ()
-                ]
+                ],
             )
         return OffsetFetchResponse(topics=topics)
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -65,7 +66,10 @@ from strandline.storage.local.log.append_rules import (
 from strandline.storage.local.log.recovery import LoadedLog, aborted_entry, load_log
 from strandline.storage.local.log.recovery_point import RecoveryPoint
 from strandline.storage.local.segment.cleaned_segment import CleanedFacts
-from strandline.storage.local.segment.earlier_batches import read_earlier_batches
+from strandline.storage.local.segment.earlier_batches import (
+    reaches_earlier_batches,
+    read_earlier_batches,
+)
 from strandline.storage.local.segment.producer_snapshots import reload_producers
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.local.segment.segment import RELATIVE_OFFSET_MAX, LocalRead, LogSegment
@@ -903,7 +907,15 @@ class LocalLog:
 
         They must be the first ones, in order, without the active one.
         """
+        self._know_batches_of_first(len(segments))
         self._segments.delete(segments)
+
+    def _know_batches_of_first(self, segment_count: int) -> None:
+        """Takes note of the batches in flight in the first segments, which will be gone."""
+        if reaches_earlier_batches(self.producers, self.segments, segment_count):
+            # A disk that cannot be read must not keep what nobody needs: they stay unknown.
+            with suppress(DiskError):
+                read_earlier_batches(self.producers, self.segments)
 
     def replace_segments(
         self, sources: Sequence[LogSegment], opened: OpenFile, facts: CleanedFacts
@@ -913,6 +925,7 @@ class LocalLog:
         The caller syncs the folder. Raises StorageError: the log takes no more appends then, and
         the next start completes the swap.
         """
+        self._know_batches_of_first(self.segments.index(sources[-1]) + 1)
         try:
             segment = self._segments.replace(sources, opened, facts)
         except StorageError as error:

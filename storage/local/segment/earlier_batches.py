@@ -9,7 +9,8 @@ again, and each must be recognised: refused as out of order, it would end an ide
 librdkafka, and be appended a second time by a Java client under its next epoch.
 
 Most starts never need them, so they are read when the first batch would be refused: backwards, in
-windows, until there are enough. That is on the event loop, and so has two bounds.
+windows, until there are enough. That is on the event loop, and so has two bounds. They are also
+read before the first of them is freed or compacted: its client may wait for it still.
 """
 
 from __future__ import annotations
@@ -48,6 +49,17 @@ def read_earlier_batches(producers: ProducerState, segments: Sequence[LogSegment
             break
     producers.add_earlier(chain.from_iterable(reversed(found)))
     return True
+
+
+def reaches_earlier_batches(
+    producers: ProducerState, segments: Sequence[LogSegment], freed_count: int
+) -> bool:
+    """Whether one of the first `freed_count` segments may have batches that are to be read."""
+    end_offset = producers.unread_before
+    if not end_offset or not freed_count:
+        return False
+    behind = (one for one in segments[freed_count:] if one.base_offset < end_offset)
+    return sum(one.size_bytes for one in behind) < READ_BYTES_MAX
 
 
 def _windows(segments: Sequence[LogSegment], end_offset: int) -> Iterator[list[BatchHeader]]:

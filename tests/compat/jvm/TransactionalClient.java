@@ -23,7 +23,7 @@ import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
  * Commits, aborts and is fenced, with offsets of a group in its transactions; then goes on after a
- * batch that has expired.
+ * batch that has expired, and is fenced where it commits later than its transaction's timeout.
  *
  * Runs with any client since 2.5; ends with an error at the first promise that does not hold.
  * Arguments: bootstrap servers, a topic with one partition. When it prints "pause" and "resume", the
@@ -44,6 +44,7 @@ public final class TransactionalClient {
         TransactionalClient client = new TransactionalClient(arguments[0], arguments[1]);
         client.run();
         client.expire();
+        client.oversleep();
         System.out.println("ok");
     }
 
@@ -97,6 +98,29 @@ public final class TransactionalClient {
         expect(List.of("committed", "successor", "kept", "again"), values("read_committed"));
     }
 
+    /** The coordinator has aborted the transaction when it gets the commit. */
+    private void oversleep() throws Exception {
+        Map<String, Object> properties = properties("overslept");
+        properties.put("transaction.timeout.ms", 1000);
+        List<String> before = values("read_committed");
+        try (KafkaProducer<String, String> producer = producer(properties)) {
+            producer.initTransactions();
+            producer.beginTransaction();
+            send(producer, "overslept").get();
+            while (end("read_committed") < end("read_uncommitted")) {
+                Thread.sleep(100);
+            }
+            expectFenced(producer);
+        }
+        expect(before, values("read_committed"));
+    }
+
+    private long end(String isolation) {
+        try (KafkaConsumer<String, String> reader = consumer(isolation)) {
+            return reader.endOffsets(Collections.singletonList(partition)).get(partition);
+        }
+    }
+
     private static void tell(String wish) throws Exception {
         System.out.println(wish);
         if (System.in.read() < 0) {
@@ -105,12 +129,20 @@ public final class TransactionalClient {
     }
 
     private KafkaProducer<String, String> producer(String transactionalId) {
+        return producer(properties(transactionalId));
+    }
+
+    private KafkaProducer<String, String> producer(Map<String, Object> properties) {
+        return new KafkaProducer<>(properties, new StringSerializer(), new StringSerializer());
+    }
+
+    private Map<String, Object> properties(String transactionalId) {
         Map<String, Object> properties = new HashMap<>();
         properties.put("bootstrap.servers", bootstrap);
         properties.put("transactional.id", transactionalId);
         properties.put("request.timeout.ms", 3000);
         properties.put("delivery.timeout.ms", 10000);
-        return new KafkaProducer<>(properties, new StringSerializer(), new StringSerializer());
+        return properties;
     }
 
     private KafkaConsumer<String, String> consumer(String isolation) {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from strandline.broker.cluster.in_sync.in_sync_set import InSyncSet
+from strandline.broker.cluster.in_sync.in_sync_set import InSyncSet, Proposal
 from strandline.broker.cluster.in_sync.leading import Leading
 from strandline.broker.cluster.in_sync.progress import FollowerProgress
 from strandline.broker.cluster.replicas.partition import Partition
@@ -14,6 +15,8 @@ from strandline.broker.controller import registration
 from strandline.broker.coordination.runtime.journal import Journal
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.replication.followed import Followed
+from strandline.storage.config.log_config import LogConfig
+from strandline.storage.local.log.log import LocalLog
 from strandline.storage.model import Isolation
 from strandline.storage.tiering.copy import open_segment
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
@@ -136,3 +139,26 @@ def a_new_leader_does_not_claim_the_archive(patch: pytest.MonkeyPatch) -> None:
         pass
 
     patch.setattr(ManifestOwner, "claim", claim)
+
+
+def a_minimum_counts_late(patch: pytest.MonkeyPatch) -> None:
+    """Behind changes of the in-sync set that came after it."""
+    update = LocalLog.update_config
+
+    def late(own: LocalLog, config: LogConfig) -> None:
+        asyncio.get_running_loop().call_later(1.0, update, own, config)
+
+    patch.setattr(LocalLog, "update_config", late)
+
+
+def who_left_counts_with_the_answer(patch: pytest.MonkeyPatch) -> None:
+    """The metadata may have a minimum before that."""
+
+    def altered(own: Leading, proposal: Proposal, broker_ids: frozenset[int], *epochs: int) -> None:
+        in_sync, (leader_epoch, partition_epoch) = own.in_sync, epochs
+        is_newer = partition_epoch >= in_sync.partition_epoch
+        if in_sync.pending is proposal and leader_epoch == own.leader_epoch and is_newer:
+            in_sync.commit(broker_ids, partition_epoch, 0)
+            own.advance()
+
+    patch.setattr(Leading, "altered", altered)

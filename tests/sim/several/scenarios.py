@@ -1,6 +1,7 @@
 """Clients of a cluster in trouble, and what they find at the end: a scenario each.
 
 records         idempotent producers: acknowledged is there once, and in order
+minima          the same, while min.insync.replicas is lowered and raised
 transactions    transactional producers: committed is read whole and once, aborted never
 groups          members of a group: commits do not go back
 """
@@ -15,7 +16,14 @@ from typing import TypeAlias
 
 from strandline.broker.cluster.metadata.image import PartitionImage
 from strandline.broker.protocol.codec import codec
+from strandline.broker.protocol.messages.incremental_alter_configs import (
+    ConfigOperation,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalConfig,
+)
 from strandline.broker.protocol.messages.init_producer_id import InitProducerIdRequest
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.local.log.log import LocalLog
 from strandline.storage.records.batch.any_batch import iter_records, walk
@@ -340,6 +348,33 @@ async def _follow(
                 value = bytes(record.value or b"")
                 assert found.setdefault(record.offset, value) == value, (record, "changed")
             offset = max(offset, batch.header.next_offset)
+
+
+async def minima(scene: Scene) -> None:
+    altering = asyncio.create_task(_alter_minimum(scene))
+    try:
+        await records(scene)
+    finally:
+        altering.cancel()
+
+
+async def _alter_minimum(scene: Scene) -> None:
+    client, minimum = scene.client("administrator"), 2
+    while True:
+        await asyncio.sleep(scene.world.random.uniform(0.2, 6.0))
+        value = str(3 - minimum)
+        config = IncrementalConfig(
+            name="min.insync.replicas", config_operation=ConfigOperation.SET, value=value
+        )
+        topic = IncrementalAlterConfigsResource(
+            resource_type=ConfigResourceType.TOPIC, resource_name="t", configs=[config]
+        )
+        try:
+            answer = await client.ask(IncrementalAlterConfigsRequest(resources=[topic]), 1)
+        except (Refused, Unanswered):
+            continue
+        if not answer.responses[0].error_code:
+            minimum = int(value)
 
 
 async def nothing(scene: Scene) -> None:

@@ -13,6 +13,7 @@ from tests.sim.several.planted_in_replication import (
     a_crash_is_taken_for_a_clean_end,
     a_follower_joins_below_the_start_of_the_epoch,
     a_follower_joins_wherever_it_is,
+    a_minimum_counts_late,
     a_new_leader_does_not_claim_the_archive,
     acknowledged_before_the_high_watermark,
     consumers_read_above_the_high_watermark,
@@ -23,8 +24,9 @@ from tests.sim.several.planted_in_replication import (
     the_high_watermark_does_not_wait_for_who_joins,
     the_high_watermark_is_the_leaders_end,
     the_high_watermark_moves_below_min_in_sync,
+    who_left_counts_with_the_answer,
 )
-from tests.sim.several.scenarios import groups, records
+from tests.sim.several.scenarios import groups, minima, records
 from tests.support.heavy import all_but
 
 # What makes followers late, and takes the leader away then.
@@ -123,6 +125,22 @@ FAULTS = by_name(
             replicas=3,
         ),
         Fault(
+            plant=a_minimum_counts_late,
+            clients=minima,
+            words=("eligible replica",),
+            replicas=3,
+            first_world=12,
+        ),
+        Fault(
+            plant=who_left_counts_with_the_answer,
+            clients=minima,
+            words=("eligible replica",),
+            only=("slow link", "slow link", "apart"),
+            troubles=8,
+            replicas=3,
+            first_world=9,
+        ),
+        Fault(
             plant=consumers_read_above_the_high_watermark,
             clients=records,
             words=("read, and lost", "changed"),
@@ -164,6 +182,8 @@ QUICK = (
     "pieces_of_the_open_segment_ignore_the_high_watermark-records",
     "a_new_leader_does_not_claim_the_archive-late_deletion",
     "a_follower_joins_wherever_it_is-records",
+    "a_minimum_counts_late-minima",
+    "who_left_counts_with_the_answer-minima",
 )
 
 

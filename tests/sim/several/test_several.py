@@ -19,6 +19,7 @@ from tests.sim.several.cluster import VirtualCluster
 from tests.sim.several.scenarios import (
     Clients,
     groups,
+    minima,
     play_scenario,
     records,
     transactions,
@@ -47,6 +48,16 @@ def test_no_acknowledged_record_of_three_replicas_is_lost_and_their_logs_are_the
     seed: int, tmp_path: Path
 ) -> None:
     play_scenario(seed, tmp_path, records, replicas=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", first(1, SEEDS))
+def test_no_acknowledged_record_is_lost_while_its_minimum_in_sync_is_altered(
+    seed: int, tmp_path: Path
+) -> None:
+    play_scenario(
+        seed, tmp_path, minima, troubles=8, only=("slow link", "slow link", "apart"), replicas=3
+    )
 
 
 @pytest.mark.slow

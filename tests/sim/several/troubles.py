@@ -154,10 +154,15 @@ class Troubles:
                 tasks.create_task(self._of(node, self._lost_power))
 
     async def _lose_power_alone(self) -> None:
-        """A broker loses its power, and the next one when all replicas are in sync again: what two
-        replicas have survives, synced or not.
+        """A broker loses its power while all others run, and the next one when all replicas are in
+        sync again: what two replicas have survives, synced or not.
+
+        Another one that is dead or stands still may have left the in-sync set before the controller
+        knows of the lost power: then the replica without its records leads, as in Kafka.
         """
         async with self._without_power:
+            while self._busy:
+                await asyncio.sleep(0.5)
             await self._of_a_broker(self._lost_power)
             await self._all_in_sync()
 

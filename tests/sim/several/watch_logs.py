@@ -1,7 +1,7 @@
 """What must hold of replicated logs at any time, as who sees all of them at once.
 
-    committed     what a leader moves its high watermark over is on all replicas that are in sync,
-                  and on min.insync.replicas of them
+    committed     what a leader moves its high watermark over is on all replicas that are in sync
+                  or eligible, and on min.insync.replicas of them
     joining       who comes into the in-sync set has all that was ever committed
     leading       so has who begins to lead, from the same epochs
     archive       has nothing that is not committed
@@ -97,11 +97,12 @@ class LogWatch:
         if partition is None or partition.leader_epoch != leading.leader_epoch:
             return
         ends = dict(self._ends(place.topic, place.partition, partition.replicas))
-        for node in partition.isr:
+        for node in (*partition.isr, *partition.eligible_leader_replicas):
+            is_in_sync = "in-sync" if node in partition.isr else "eligible"
             self._require(
                 ends.get(node, end_offset) >= end_offset,
-                f"the high watermark of {place} is {end_offset}, and in-sync replica {node} ends",
-                f"at {ends.get(node)}",
+                f"the high watermark of {place} is {end_offset}, and {is_in_sync} replica {node}",
+                f"ends at {ends.get(node)}",
             )
         if len(ends) == len(partition.replicas):
             enough = sum(end >= end_offset for end in ends.values())

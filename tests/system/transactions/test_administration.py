@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 
 from strandline.broker.protocol.messages.list_transactions import (
@@ -25,9 +26,14 @@ NONE = ErrorCode.NONE
 
 
 def open_transaction(
-    client: WireClient, topic: str, *, partition: int = 0, timeout_ms: int = 60_000
+    client: WireClient,
+    topic: str,
+    *,
+    partition: int = 0,
+    timeout_ms: int = 60_000,
+    version: int = 1,
 ) -> WireProducer:
-    producer = WireProducer(client, f"id of {topic} {partition}", version=1)
+    producer = WireProducer(client, f"id of {topic} {partition}", version=version)
     producer.begin(timeout_ms=timeout_ms)
     producer.send(topic, b"open", partition=partition)
     return producer
@@ -138,10 +144,11 @@ def test_a_marker_of_an_older_coordinator_is_refused(client: WireClient, topic: 
     del producer
 
 
-def test_a_transaction_that_times_out_is_aborted_by_the_broker(
-    client: WireClient, topic: str
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_transaction_that_times_out_is_aborted_by_the_broker_and_its_producer_fenced(
+    client: WireClient, topic: str, version: int
 ) -> None:
-    producer = open_transaction(client, topic, timeout_ms=200)
+    producer = open_transaction(client, topic, timeout_ms=200, version=version)
 
     def is_aborted() -> bool:
         state = describe(client, producer.transactional_id).transaction_state
@@ -156,6 +163,42 @@ def test_a_transaction_that_times_out_is_aborted_by_the_broker(
     producer.send(topic, b"again")
     assert producer.commit() is NONE
     assert committed_values(client, topic) == [b"again"]
+
+
+@pytest.mark.clients
+def test_librdkafka_is_fenced_where_it_commits_later_than_its_timeout(
+    broker: BrokerProcess, client: WireClient, topic: str
+) -> None:
+    """With INVALID_TXN_STATE it would tell of a fault of its own."""
+    producers: list[confluent_kafka.Producer] = []
+
+    def has_sent() -> bool:
+        """On a loaded machine the first one may be too late with its record already."""
+        producers.append(impatient(broker, topic))
+        refused: list[confluent_kafka.KafkaError | None] = []
+        producers[-1].produce(topic, b"late", on_delivery=lambda error, _: refused.append(error))
+        producers[-1].flush()
+        return refused == [None]
+
+    eventually(has_sent)
+    eventually(lambda: describe(client, topic).transaction_state == "CompleteAbort")
+    with pytest.raises(confluent_kafka.KafkaException) as raised:
+        producers[-1].commit_transaction(60)
+    assert raised.value.args[0].code() == confluent_kafka.KafkaError._FENCED
+    assert committed_values(client, topic) == []
+
+
+def impatient(broker: BrokerProcess, transactional_id: str) -> confluent_kafka.Producer:
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": 1000,
+        }
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    return producer
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -24,6 +24,7 @@ from strandline.broker.quotas.quotas import ClientQuotas, QuotaWindows
 from strandline.broker.security.acl import Acl
 from strandline.broker.server.decisions import decisions
 from strandline.storage.local.log_dirs.folder_work import FolderWork
+from strandline.storage.model import TopicPartition
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.reader.cold_reader import ColdReader
 from strandline.storage.tiering.manager.manager import TieringManager
@@ -32,6 +33,7 @@ from tests.support.manual_clock import ManualClock
 from tests.support.memory_store import MemoryStore
 from tests.unit.broker.cluster.histories import FIRST, PICKS, Entry, history, replayed
 from tests.unit.broker.cluster.metadata_rig import opened
+from tests.unit.broker.replication.rig import until
 from tests.unit.storage.local.log_folders import open_dirs
 from tests.unit.storage.tiering.threaded_cleaner import ThreadedCleaner
 
@@ -112,6 +114,15 @@ def tiering(executor: Executor) -> Iterator[TieringManager]:
     reader.close()
 
 
+def here(image: MetadataImage) -> set[TopicPartition]:
+    return {
+        TopicPartition(topic.name, one.partition)
+        for topic in image.topics.values()
+        for one in topic.partitions
+        if 1 in one.replicas
+    }
+
+
 async def replicas(publications: Iterable[Publication]) -> object:
     """What is served, and tiered."""
     with (
@@ -131,6 +142,9 @@ async def replicas(publications: Iterable[Publication]) -> object:
         await served.follow(MetadataDelta(MetadataImage()), MetadataImage())
         for delta, image in publications:
             await served.follow(delta, image)
+            # It does not wait for ever for a disk that is late with new logs.
+            wanted = here(image)
+            await until(lambda: {one.topic_partition for one in served.partitions()} == wanted)  # noqa: B023
         partitions = {
             (one.topic_partition, one.topic_id): (
                 one.leader_epoch,

@@ -96,5 +96,28 @@ def test_nobody_stays_eligible_by_a_value_that_changed(
     assert all(one.isr == (1,) for one in partitions.values())
 
 
+@pytest.mark.parametrize("change", [of_topic("t", "1"), of_broker("", "3")])
+def test_where_nobody_is_in_sync_who_may_lead_stays_so(change: ConfigRecord) -> None:
+    """Nothing is acknowledged without a leader; and nobody else would ever lead."""
+    topic_id = uuid.UUID(int=1)
+    image = ON.apply_entry(topic_records("t", topic_id, ((1, 2), (2, 1), (1, 2)), {}))
+
+    def became(number: int, **what: object) -> PartitionChangeRecord:
+        return PartitionChangeRecord(partition_id=number, topic_id=topic_id, **what)  # type: ignore[arg-type]
+
+    image = image.apply_entry(
+        [
+            became(0, leader=-1, isr=[], eligible_leader_replicas=[2]),
+            became(1, leader=-1, isr=[], last_known_elr=[1]),
+            became(2, isr=[1], eligible_leader_replicas=[2]),
+        ]
+    )
+    after = image.apply_entry([change, *clear_elr(image, [change])])
+    found = [
+        (one.eligible_leader_replicas, one.last_known_elr) for one in after.topics["t"].partitions
+    ]
+    assert found == [((2,), ()), ((), (1,)), ((), ())]
+
+
 def test_a_cluster_without_eligible_replicas_clears_nothing() -> None:
     assert clear_elr(EMPTY, [of_topic("t", "2")]) == ()

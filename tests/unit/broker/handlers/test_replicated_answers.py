@@ -30,8 +30,10 @@ from strandline.broker.protocol.messages.list_transactions import ListTransactio
 from strandline.broker.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
 )
 from strandline.broker.protocol.schema.api import ApiKey
+from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.protocol.schema.schema import Request
 from tests.unit.broker.coordination.coordinator_world import World, commit_request, play
 from tests.unit.broker.coordination.groups.test_consumer_coordinator import joining
@@ -85,6 +87,27 @@ def test_what_is_read_of_groups_is_answered_once_it_is_replicated(
             cast(Services, SimpleNamespace(metadata=world)), coordinator
         )
         await _answered_once_replicated(world, handlers[key], request_, version)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("version", [1, 2, 7])
+def test_offsets_that_cannot_be_read_now_are_refused_for_each_partition(version: int) -> None:
+    """aiokafka looks at these codes alone, and takes what is not there for not committed."""
+
+    async def scenario(world: World) -> None:
+        await world.coordinator().commit("g", commit_request(1))
+        handlers: Mapping[ApiKey, Any] = make_group_handlers(
+            cast(Services, SimpleNamespace(metadata=world)), world.coordinator()
+        )
+        wanted = [OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])]
+        answer = await handlers[ApiKey.OFFSET_FETCH](
+            OffsetFetchRequest(group_id="g", topics=wanted),
+            RequestContext(api_version=version, client_id=""),
+        )
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert answer.error_code == (loading if version >= 2 else ErrorCode.NONE)
+        assert [one.error_code for one in answer.topics[0].partitions] == [loading, loading]
 
     play(scenario)
 

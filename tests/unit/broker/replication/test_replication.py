@@ -13,12 +13,14 @@ import pytest
 from strandline.broker.cluster.in_sync.leading import NotEnoughReplicas
 from strandline.broker.cluster.metadata.image import MetadataDelta
 from strandline.broker.handlers.services.services import RequestContext
+from strandline.broker.protocol.formats.metadata_records import ConfigRecord
 from strandline.broker.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage.errors import DiskError, TierUnavailable
 from strandline.storage.tiering.log.remote_log import RemoteLog
@@ -226,6 +228,37 @@ def test_fewer_in_sync_than_the_minimum_take_no_record_that_is_to_be_replicated(
             leading.check_enough_in_sync()
 
     asyncio.run(shrink())
+
+
+def test_a_minimum_that_was_raised_counts_before_a_replica_that_left_behind_it(
+    tmp_path: Path,
+) -> None:
+    """Metadata that come late bring both at once. By the new minimum the one that left may lead,
+    and has nothing of what the leader has taken alone.
+    """
+
+    async def lag() -> None:
+        async with cluster(tmp_path) as control:
+            await control.create(1, 2, min_insync_replicas="1")
+            one, two = control.nodes[1], control.nodes[2]
+            replicated = one.append(3)
+            await until(lambda: two.partition.high_watermark == replicated)
+            two.is_cut = one.is_cut_from_control = True
+            before, raised = control.image, {"value": "2", "name": "min.insync.replicas"}
+            one.append(1)
+            await control.apply(
+                ConfigRecord(resource_type=ConfigResourceType.TOPIC, resource_name="t", **raised)
+            )
+            await control.fence(2)
+            await control.change(isr=(1,), eligible_leader_replicas=(2,))
+            await one.replicas.follow(MetadataDelta(before, control.image), control.image)
+            assert one.partition.high_watermark == replicated
+            leading = one.partition.leading
+            assert leading is not None
+            with pytest.raises(NotEnoughReplicas):
+                leading.check_enough_in_sync()
+
+    asyncio.run(lag())
 
 
 def test_a_fenced_broker_does_not_join_before_it_is_unfenced(tmp_path: Path) -> None:

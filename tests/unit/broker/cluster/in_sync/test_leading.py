@@ -53,11 +53,14 @@ class Lead:
 
     def lead(self, isr: tuple[int, ...] = (1, 2, 3), *, epoch: int = 4, **values: Any) -> None:
         self.epoch += 1
+        self._follow(isr, leader_epoch=epoch, **values)
+
+    def _follow(self, isr: tuple[int, ...], *, leader_epoch: int, **values: Any) -> None:
         image = PartitionImage(
             **{
                 "partition": 0,
                 "leader": ME,
-                "leader_epoch": epoch,
+                "leader_epoch": leader_epoch,
                 "partition_epoch": self.epoch,
                 "replicas": (1, 2, 3),
                 "isr": isr,
@@ -88,11 +91,20 @@ class Lead:
         return self.log.high_watermark
 
     def commit(self, *isr: int) -> None:
-        """The controller carries out the last proposal."""
+        """The controller carries out the last proposal, and the metadata follow."""
+        self.answer(*isr)
+        self.tell(*isr)
+
+    def answer(self, *isr: int) -> None:
+        """The controller has carried out the last proposal."""
         self.epoch += 1
         self.leading.altered(
             self.proposals[-1], frozenset(isr), self.leading.leader_epoch, self.epoch
         )
+
+    def tell(self, *isr: int) -> None:
+        """The metadata have what was answered."""
+        self._follow(isr, leader_epoch=self.leading.leader_epoch)
 
 
 @pytest.fixture
@@ -222,6 +234,31 @@ def test_until_it_is_decided_who_may_have_joined_is_waited_for_and_who_may_have_
     assert led.high_watermark == 0
     led.commit(ME, TWO)
     assert led.high_watermark == end
+
+
+def test_who_joined_counts_with_the_answer_and_who_left_with_the_metadata(tmp_path: Path) -> None:
+    """A minimum that was raised comes with the metadata, before who left by it: that one may lead,
+    and has nothing of what this leader alone has.
+    """
+    led = Lead(tmp_path / "t", min_insync_replicas=1)
+    led.lead((ME, TWO))
+    led.fetch(THREE, 0)
+    led.answer(ME, TWO, THREE)
+    assert led.leading.in_sync.committed == {ME, TWO, THREE}
+    led.tell(ME, TWO, THREE)
+    end = led.append()
+    led.now_ms += 2 * LAG_MS
+    led.leading.shrink()
+    led.answer(ME)
+    assert led.high_watermark == 0
+    led.leading.shrink()
+    assert len(led.proposals) == 2
+    led.log.update_config(LogConfig(min_insync_replicas=2))
+    led.tell(ME)
+    assert led.leading.in_sync.pending is None
+    assert led.high_watermark == 0
+    assert led.leading.wait(end) is None
+    led.log.close()
 
 
 def test_a_caught_up_follower_that_may_join_is_waited_for_as_if_it_had(led: Lead) -> None:

@@ -17,6 +17,7 @@ from strandline.broker.cluster.replicas import replica_manager
 from strandline.broker.cluster.replicas.partition import LeaderRefusal
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
 from strandline.broker.cluster.replicas.tiers import LocalTier
+from strandline.broker.protocol.formats.metadata_records import PartitionChangeRecord
 from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.storage import files
@@ -373,6 +374,60 @@ def test_a_change_of_the_metadata_does_not_wait_for_a_new_log_on_a_disk_that_han
                 while len(replicas.partitions()) < 4:
                     await asyncio.sleep(0.002)
                 assert replicas.unserved_count == 0
+            await replicas.deleted()
+
+    asyncio.run(main())
+    dirs.close()
+
+
+def test_a_partition_that_moves_away_and_back_is_never_in_two_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that finds it in two cannot tell which is true, and refuses both."""
+    hanging, other = tmp_path / "a", tmp_path / "b"
+    dirs = open_dirs(hanging, other)
+    answers, rename = threading.Event(), files.rename
+
+    def rename_late(path: Path, target: Path) -> None:
+        if path.parent == hanging:
+            answers.wait(60)
+        rename(path, target)
+
+    monkeypatch.setattr(files, "rename", rename_late)
+    monkeypatch.setattr(replica_manager, "CREATION_WAIT_S", 0.05)
+    here = with_topic("t", partitions=1)
+    t_id = here.topics["t"].topic_id
+    changes = PartitionChangeRecord(partition_id=0, topic_id=t_id)
+    away = here.apply_entry([changes.replaced(leader=2, isr=[2], replicas=[2])])
+    back = away.apply_entry([changes.replaced(leader=1, isr=[1], replicas=[1])])
+
+    async def main() -> None:
+        with (
+            ThreadPoolExecutor(1) as first,
+            ThreadPoolExecutor(1) as second,
+            ThreadPoolExecutor(1) as rest,
+        ):
+            replicas = ReplicaManager(
+                dirs,
+                LocalTier({}, lookups=rest),
+                node_id=1,
+                topic_defaults=dict,
+                folders=FolderWork({hanging: first, other: second}.__getitem__),
+                syncs=lambda _: rest,
+            )
+            await replicas.follow(*since_nothing(here))
+            assert [path.parent for path in tmp_path.glob("?/t-0")] == [hanging]
+            try:
+                await replicas.follow(*since(here, away))
+                await replicas.follow(*since(away, back))
+                # A broker that is killed now finds these.
+                assert [path.parent for path in tmp_path.glob("?/t-0")] == [hanging]
+            finally:
+                answers.set()
+            while not replicas.partitions():
+                await asyncio.sleep(0.002)
+            assert [path.parent for path in tmp_path.glob("?/t-0")] == [hanging]
+            assert len(list(hanging.glob("t-0.*-delete"))) == 1
             await replicas.deleted()
 
     asyncio.run(main())

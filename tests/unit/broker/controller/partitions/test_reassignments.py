@@ -283,6 +283,21 @@ def test_a_replica_that_came_for_a_cancelled_reassignment_does_not_lead_when_it_
     assert first(image).leader == -1
 
 
+@pytest.mark.parametrize(("order", "leader"), [((1, 2, 3), 2), ((3, 2, 1), 3)])
+def test_an_unclean_election_takes_the_first_replica_that_is_there_in_an_order_of_choice(
+    order: Replicas, leader: int
+) -> None:
+    """The controller does not know who has most records, as Kafka's does not."""
+    image = cluster(*map(broker, range(5)), partitions=[(1, 2, 3)])
+    image, _ = synced(image, 1)
+    image, _ = carried_out(image, lambda one: fence(one, FenceBroker(1, 0)))
+    image, codes, _ = asked(image, {0: order})
+    assert (codes, first(image).leader) == ([ErrorCode.NONE], -1)
+    election = ElectLeaders(election=Election.UNCLEAN, partitions=(("t", 0),))
+    image, _ = carried_out(image, lambda one: elect_leaders(one, election))
+    assert (first(image).replicas, first(image).leader) == (order, leader)
+
+
 def test_many_partitions_are_reassigned_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "ITEMS_PER_TURN", 2)
     after, codes, _ = asked(brokers(*[(1, 2)] * 5), dict.fromkeys(range(5), (3, 4)))

@@ -238,7 +238,7 @@ VERSION_2 = {
     TransactionState.PREPARE_COMMIT: (CONCURRENT, CONCURRENT, CONCURRENT, CONCURRENT),
     TransactionState.PREPARE_ABORT: (CONCURRENT, CONCURRENT, CONCURRENT, CONCURRENT),
     TransactionState.COMPLETE_COMMIT: (INVALID, None, DONE, INVALID),
-    TransactionState.COMPLETE_ABORT: (INVALID, None, INVALID, DONE),
+    TransactionState.COMPLETE_ABORT: (INVALID, None, FENCED, DONE),
 }
 
 
@@ -327,13 +327,30 @@ def test_a_fence_with_the_last_epoch_replaces_the_id_and_the_producer_may_recove
     # Its late abort, and its recovery, are answered as repeats; its commit did not happen.
     assert end(completed, current.identity, is_commit=False) == Transition(identity=next_one)
     commit = end(completed, current.identity, is_commit=True)
-    assert commit.error_code is ErrorCode.INVALID_TXN_STATE
+    assert commit.error_code is ErrorCode.PRODUCER_FENCED
     assert init(completed, current.identity).identity == next_one
     # Version 1 cannot replace the id while it aborts; the next producer of the id gets another.
     old = fence_and_abort(current, fresh_id=None, server_version=V1, now_ms=NOW_MS)
     completed = complete(written(old), now_ms=NOW_MS)
     assert completed.identity == ProducerIdentity(PID, PRODUCER_EPOCH_MAX)
     assert init(completed).identity == next_one
+
+
+@pytest.mark.parametrize("server_version", [V1, V2])
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_a_commit_behind_the_abort_of_the_coordinator_is_fenced(
+    version: TransactionVersion, server_version: TransactionVersion
+) -> None:
+    """INVALID_TXN_STATE would tell the client of a fault of its own."""
+    current = known(TransactionState.ONGOING, client_version=version)
+    timed_out = fence_and_abort(
+        current, fresh_id=None, server_version=server_version, now_ms=NOW_MS
+    )
+    waits = end(written(timed_out), current.identity, is_commit=True, version=version)
+    assert waits.error_code in (CONCURRENT, FENCED)
+    completed = complete(written(timed_out), now_ms=NOW_MS)
+    late = end(completed, current.identity, is_commit=True, version=version)
+    assert late == Transition(error_code=FENCED)
 
 
 def test_a_stranger_ends_nothing() -> None:

@@ -185,6 +185,24 @@ def test_the_last_batch_of_a_producer_stays_as_a_header(tmp_path: Path, compiled
     assert (entry.epoch, entry.next_sequence) == (2, 3)
 
 
+def test_batches_in_flight_are_known_after_a_restart_although_they_are_compacted(
+    tmp_path: Path,
+) -> None:
+    """The last one is in a snapshot; the others may be sent again all the same."""
+    log = CompactedLog(tmp_path)
+    producer = {"producer_id": 5, "producer_epoch": 2}
+    for sequence in range(4):
+        log.append((b"a", b"%d" % sequence), **producer, base_sequence=sequence)
+    log.seal()
+    # As a clean start does.
+    log.log.producers.load_snapshot(log.log.producers.encode_snapshot())
+    log.append((b"a", b"last"))
+    log.seal_and_clean()
+    assert [header.base_offset for header in log.headers()] == [3, 4]
+    again = [log.append((b"a", b""), **producer, base_sequence=sequence) for sequence in range(4)]
+    assert again == [0, 1, 2, 3]
+
+
 def test_the_last_offset_of_a_round_is_kept_by_an_empty_batch(tmp_path: Path) -> None:
     log = CompactedLog(tmp_path)
     # Records without keys can only be there if the topic was not always compacted.

@@ -175,6 +175,40 @@ def test_the_whole_window_is_known_again_where_a_snapshot_has_its_last_batch_alo
     assert send(log, 35).base_offset == 70
 
 
+def test_the_whole_window_is_known_although_its_segments_are_freed(tmp_path: Path) -> None:
+    """They are archived: the client has not been told, and sends its batches again."""
+    log = open_log(tmp_path)
+    for i in range(7):
+        send(log, i * 5)
+        if i in (3, 5):
+            log.roll()
+    log = restarted(log, clean=True)
+    log.roll()
+    for count in (1, 2):
+        log.delete_segments(log.segments[:count])
+    assert log.start_offset == 35
+    for i in range(2, 7):
+        again = send(log, i * 5)
+        assert (again.duplicate, again.base_offset) == (True, i * 5)
+
+
+def test_segments_far_before_the_window_are_freed_without_a_look_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path)
+    sizes = []
+    for i in range(7):
+        sizes.append(send(log, i * 5).size_bytes)
+        log.roll()
+    log = restarted(log, clean=True)
+    monkeypatch.setattr(earlier_batches, "READ_BYTES_MAX", sum(sizes[-5:]))
+    log.delete_segments(log.segments[:2])
+    assert log.producers.unread_before == 35
+    log.delete_segments(log.segments[:1])
+    assert log.producers.unread_before == 0
+    assert all(send(log, i * 5).duplicate for i in range(2, 7))
+
+
 def test_batches_in_flight_of_an_older_epoch_are_not_looked_for(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     send(log, 0)
