@@ -12,7 +12,7 @@ Sources have the numbers of the protocol.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from strandline.broker.config.broker_config import BrokerConfig
@@ -86,7 +86,10 @@ def describe_topic(
 ) -> tuple[ConfigRow, ...]:
     """Returns every topic property of a topic with these explicit properties, sorted by name."""
     return tuple(
-        _topic_row(running, TOPIC_CONFIGS[name], topic_properties) for name in sorted(TOPIC_CONFIGS)
+        [
+            _set_on_topic(row, topic_properties[row.name]) if row.name in topic_properties else row
+            for row in running.once(_default_rows)
+        ]
     )
 
 
@@ -163,29 +166,28 @@ def _effective_broker_text(config: BrokerConfig, definition: ConfigDef) -> str |
     return None
 
 
-def _topic_row(
-    running: RunningConfig, definition: ConfigDef, topic_properties: Mapping[str, str]
-) -> ConfigRow:
-    synonyms = []
-    if definition.name in topic_properties:
-        own = topic_properties[definition.name]
-        synonyms.append(ConfigSynonym(definition.name, own, ValueSource.DYNAMIC_TOPIC))
+def _default_rows(running: RunningConfig) -> Sequence[ConfigRow]:
+    """Returns the rows of a topic without properties of its own, sorted by name."""
+    return [_default_row(running, TOPIC_CONFIGS[name]) for name in sorted(TOPIC_CONFIGS)]
+
+
+def _default_row(running: RunningConfig, definition: ConfigDef) -> ConfigRow:
     # An empty broker key is an unset one.
-    synonyms += [s for s in _set_on_broker(running, definition.synonyms) if s.value is not None]
+    synonyms = [s for s in _set_on_broker(running, definition.synonyms) if s.value is not None]
+    # The broker key may be in hours where the topic property is in milliseconds.
+    value = running.current.topics.properties[definition.name] if synonyms else definition.default
     default_name = definition.synonyms[-1] if definition.synonyms else definition.name
     # The default is shown under the key that would change it, and so in that key's unit.
     default = definition.default
     if default_name.endswith(".hours"):
         default = str(int(default) // HOUR_MS)
     synonyms.append(ConfigSynonym(default_name, default, ValueSource.DEFAULT))
-    effective = synonyms[0]
-    value = effective.value
-    if effective.source is ValueSource.DEFAULT:
-        value = definition.default
-    elif effective.source is not ValueSource.DYNAMIC_TOPIC:
-        # The broker key may be in hours where the topic property is in milliseconds.
-        value = running.current.topics.properties[definition.name]
     return _row(definition, value, synonyms, read_only=False)
+
+
+def _set_on_topic(row: ConfigRow, text: str) -> ConfigRow:
+    own = ConfigSynonym(row.name, text, ValueSource.DYNAMIC_TOPIC)
+    return replace(row, value=text, source=own.source, synonyms=(own, *row.synonyms))
 
 
 def _altered(definition: ConfigDef, text: str, source: ValueSource) -> ConfigSynonym:

@@ -17,6 +17,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TypeVar, cast
 
 from strandline.broker.cluster.metadata.controller_messages import Refusal
 from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage, TopicImage
@@ -36,6 +37,8 @@ from strandline.storage.config.log_config import LogConfig, nearest_name
 from strandline.storage.errors import InvalidConfig
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # Thread pools whose size can be altered.
 POOL_SIZES: Mapping[str, Callable[[BrokerConfig], int]] = {
@@ -61,6 +64,8 @@ class RunningConfig:
         self._own: Mapping[str, str] = _NOTHING
         self._cluster_wide: Mapping[str, str] = _NOTHING
         self._current = static
+        # What was made of it, by what made it; see `once`.
+        self._made: dict[Callable[[RunningConfig], object], object] = {}
 
     @property
     def current(self) -> BrokerConfig:
@@ -93,6 +98,8 @@ class RunningConfig:
 
     def follow(self, delta: MetadataDelta, image: MetadataImage) -> None:
         """Applies the stored keys of this broker and of all brokers, if they were altered."""
+        if not delta.broker_properties:
+            return
         node_id, stored = self._static.node_id, image.broker_properties
         if node_id not in delta.broker_properties and None not in delta.broker_properties:
             return
@@ -106,8 +113,15 @@ class RunningConfig:
         """Returns what is in force with these dynamic keys of the broker. Raises InvalidConfig."""
         return altered(self._static, {**self._cluster_wide, **own})
 
+    def once(self, make: Callable[[RunningConfig], T]) -> T:
+        """Returns what `make` makes of the configuration: anew only if it was altered since."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return cast("T", self._made[make])
+
     def _apply(self) -> None:
         self._current = self.with_own(self._own)
+        self._made.clear()
 
     def __repr__(self) -> str:
         return f"<RunningConfig own={dict(self._own)} cluster_wide={dict(self._cluster_wide)}>"

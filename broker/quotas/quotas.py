@@ -228,6 +228,8 @@ class ClientQuotas:
 
     def mutation(self, user: str, client_id: str, *, strict: bool) -> MutationQuota | None:
         """controller_mutation_rate of one request; None without a limit."""
+        if not self.is_active:
+            return None
         limit = self._table.find(QuotaKey.CONTROLLER_MUTATION_RATE, user, client_id)
         if limit is None:
             return None

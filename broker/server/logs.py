@@ -44,11 +44,15 @@ class FieldFormatter(logging.Formatter):
         return line
 
 
+# Characters that a value has only in quotes.
+_QUOTED_FOR = frozenset(' "=')
+
+
 def _quoted(value: object) -> str:
     text = str(value)
     if len(text) > FIELD_CHARACTERS_MAX:
         text = f"{text[:FIELD_CHARACTERS_MAX]}... ({len(text)} characters)"
-    if text and text.isprintable() and not any(character in text for character in ' "='):
+    if text and text.isprintable() and _QUOTED_FOR.isdisjoint(text):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     if not escaped.isprintable():

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -35,6 +35,27 @@ def _started_before_its_turn(work: Coroutine[object, None, T]) -> asyncio.Task[T
     if caller is not None:
         asyncio.tasks._enter_task(loop, caller)  # noqa: SLF001
     return task
+
+
+class RunningTasks:
+    """Tasks that nobody waits for, owned until they are done."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        """Owns the task until it is done."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def run(self) -> None:
+        """Waits until it is cancelled, and ends the tasks."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 async def result_of(future: asyncio.Future[T]) -> T:

@@ -107,8 +107,11 @@ def key(
         dynamic=dynamic,
         convert=convert,
     )
-    value = definition.parse(definition.default)
-    return field(default_factory=lambda: value, metadata={_KEY: definition})
+    value: Any = definition.parse(definition.default)
+    if isinstance(value, Mapping):
+        # Nobody changes it, but dataclasses take none for a default.
+        return field(default_factory=lambda: value, metadata={_KEY: definition})
+    return field(default=value, metadata={_KEY: definition})
 
 
 def section(made: Callable[[], object], heading: str = "", **words: str) -> Any:
@@ -156,8 +159,11 @@ def with_values(
             after = with_values(before, values, declared.metadata[_WORDS])
             if after is not before:
                 changes[declared.name] = after
-        elif _KEY in declared.metadata and (name := _definition(declared, words).name) in values:
-            changes[declared.name] = values[name]
+        elif _KEY in declared.metadata:
+            name = declared.metadata[_KEY].name
+            name = name.format(**words) if words else name
+            if name in values:
+                changes[declared.name] = values[name]
     return replace(config, **changes) if changes else config  # type: ignore[type-var]  # as above
 
 

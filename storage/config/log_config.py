@@ -41,7 +41,7 @@ __all__ = [
     "UNLIMITED",
     "ConfigDef",
     "LogConfig",
-    "check_topic_properties",
+    "parse_topic_properties",
     "nearest_name",
     "parse_config_value",
 ]
@@ -526,14 +526,10 @@ class LogConfig:
         name or an invalid value, and not for properties that contradict each other: an existing
         topic must not keep a broker from its start because a default changed.
         """
-        defaults = broker_defaults or {}
-        check_topic_properties(topic_properties)
-        given = {**defaults, **topic_properties}
-        values = {
-            name: definition.parse(given[name])
-            for name, definition in TOPIC_CONFIGS.items()
-            if name in given
-        }
+        values = parse_topic_properties(topic_properties)
+        for name, text in (broker_defaults or {}).items():
+            if name in TOPIC_CONFIGS and name not in values:
+                values[name] = TOPIC_CONFIGS[name].parse(text)
         return with_values(cls(), values)
 
     @classmethod
@@ -636,13 +632,15 @@ def _check_local_same_as_total(unit: str, local: int, total: int) -> None:
 TOPIC_CONFIGS: Mapping[str, ConfigDef] = {found.name: found for found in keys_of(LogConfig)}
 
 
-def check_topic_properties(properties: Mapping[str, str]) -> None:
-    """Raises InvalidConfig for an unknown name or a value out of bounds."""
+def parse_topic_properties(properties: Mapping[str, str]) -> dict[str, object]:
+    """Returns the typed values. Raises InvalidConfig for an unknown name, or a bad value."""
+    values = {}
     for name, text in properties.items():
         definition = TOPIC_CONFIGS.get(name)
         if definition is None:
             raise InvalidConfig(f"unknown topic config {name!r}{nearest_name(name, TOPIC_CONFIGS)}")
-        definition.parse(text)
+        values[name] = definition.parse(text)
+    return values
 
 
 def check_throttled_replicas(properties: Mapping[str, str]) -> None:

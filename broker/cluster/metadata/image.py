@@ -241,9 +241,6 @@ class MetadataImage:
     # Finalized levels above 0, by feature: see `features.py`.
     feature_levels: ImageSection[str, int] = field(default_factory=ImageSection)
 
-    def __post_init__(self) -> None:
-        check_levels(self.feature_levels)
-
     def finalized_level(self, feature: str) -> int:
         """Returns the finalized level of a feature (KIP-584), 0 if it is not finalized."""
         return self.feature_levels.get(feature, 0)
@@ -300,7 +297,9 @@ class MetadataDelta:
         self.feature_levels = SectionDelta(before.feature_levels, after.feature_levels)
 
     def image(self) -> MetadataImage:
-        """Returns the image after the changes; ends the delta."""
+        """Returns the image after the changes; ends the delta. Raises UnsupportedFormat."""
+        if self.feature_levels:
+            check_levels(self.feature_levels.after)
         return MetadataImage(
             version=self.version,
             next_offset=self.next_offset,

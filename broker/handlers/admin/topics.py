@@ -29,7 +29,7 @@ from strandline.broker.cluster.metadata.controller_messages import (
     TopicResult,
 )
 from strandline.broker.cluster.replicas.replica_manager import ReplicaManager
-from strandline.broker.config.rows import ConfigRow, describe_topic
+from strandline.broker.config.rows import describe_topic
 from strandline.broker.handlers.admin.mutation_quota import (
     REFUSED,
     Admission,
@@ -118,8 +118,14 @@ class TopicHandlers:
             num_partitions=result.partition_count,
             replication_factor=result.replication_factor,
             configs=[
-                _created_config(r)
-                for r in describe_topic(self._services.running, result.properties)
+                CreatedTopicConfig(
+                    name=row.name,
+                    value=row.value,
+                    read_only=row.read_only,
+                    config_source=row.source,
+                    is_sensitive=row.sensitive,
+                )
+                for row in describe_topic(self._services.running, result.properties)
             ],
         )
 
@@ -246,16 +252,6 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
             for assignment in topic.assignments
         ),
         properties={config.name: config.value for config in topic.configs},
-    )
-
-
-def _created_config(row: ConfigRow) -> CreatedTopicConfig:
-    return CreatedTopicConfig(
-        name=row.name,
-        value=row.value,
-        read_only=row.read_only,
-        config_source=row.source,
-        is_sensitive=row.sensitive,
     )
 
 

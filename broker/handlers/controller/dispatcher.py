@@ -12,9 +12,12 @@ from concurrent.futures import Executor
 from functools import partial
 
 from strandline.broker.authorization.authorizer import EVERY_RIGHT, Authorizer
-from strandline.broker.handlers.dispatch.api_versions import api_versions, ranges_of
+from strandline.broker.handlers.dispatch.api_versions import (
+    answer_unreadable,
+    api_versions,
+    ranges_of,
+)
 from strandline.broker.handlers.dispatch.dispatch import DECODED_AT_ONCE_BYTES_MAX, Handler
-from strandline.broker.handlers.dispatch.unreadable import RunningRequests, answer_unreadable
 from strandline.broker.handlers.services.services import NodeServices, RequestContext
 from strandline.broker.network.responses import Answer, DeferredAnswer, Parts
 from strandline.broker.protocol.codec.codec import decode_request, encode, request_class
@@ -30,7 +33,7 @@ from strandline.broker.protocol.schema.errors import MalformedRequest, Unsupport
 from strandline.broker.protocol.schema.schema import Request, Response
 from strandline.broker.security.identity import ANONYMOUS_CLIENT, ClientIdentity
 from strandline.broker.telemetry.requests import ApiTraffic, count_errors
-from strandline.storage.concurrency.tasks import eager_start
+from strandline.storage.concurrency.tasks import RunningTasks, eager_start
 
 
 class ControllerDispatcher:
@@ -52,7 +55,7 @@ class ControllerDispatcher:
         self._traffic = services.traffic
         self._decoding = decoding
         self._now_s = services.clock.monotonic_s
-        self._running = RunningRequests()
+        self._running = RunningTasks()
         self.run = self._running.run
 
     def traffic_of(self, api_key: ApiKey) -> ApiTraffic:

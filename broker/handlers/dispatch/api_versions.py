@@ -19,6 +19,9 @@ from strandline.broker.cluster.membership.config import MembershipConfig
 from strandline.broker.cluster.metadata.features import CLAIMED, CONTROLLER_LEVELS, OWN_LEVELS
 from strandline.broker.handlers.dispatch.features import finalized_features, supported_features
 from strandline.broker.handlers.services.services import NodeServices, RequestContext
+from strandline.broker.network.responses import CloseConnectionError, Parts
+from strandline.broker.protocol.codec.codec import encode
+from strandline.broker.protocol.header import frame_response
 from strandline.broker.protocol.messages.api_versions import (
     UNKNOWN_NODE,
     ApiVersionRange,
@@ -26,7 +29,12 @@ from strandline.broker.protocol.messages.api_versions import (
     ApiVersionsResponse,
 )
 from strandline.broker.protocol.schema.api import SPECS, ApiKey, ApiSpec
-from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.broker.protocol.schema.errors import (
+    ErrorCode,
+    MalformedRequest,
+    UnsupportedVersion,
+)
+from strandline.broker.telemetry.requests import RequestTraffic
 
 FIRST_VERSION_WITH_SOFTWARE_AND_FEATURES = 3
 FIRST_VERSION_WITH_ZERO_FEATURES = 4
@@ -86,9 +94,23 @@ def _levels(membership: MembershipConfig) -> Mapping[str, range]:
     return CONTROLLER_LEVELS if membership.is_controller else OWN_LEVELS
 
 
-def unsupported_api_versions() -> ApiVersionsResponse:
-    """Returns the answer to an unknown version, which is encoded in version 0."""
-    return ApiVersionsResponse(
-        error_code=ErrorCode.UNSUPPORTED_VERSION,
-        api_keys=[entry for entry in RANGES_OF_BROKERS if entry.api_key == ApiKey.API_VERSIONS],
-    )
+def answer_unreadable(
+    error: MalformedRequest | UnsupportedVersion, traffic: RequestTraffic
+) -> Parts:
+    """Answers a frame that no request can be read from, if it is ApiVersions.
+
+    Raises CloseConnectionError for everything else, and counts it.
+    """
+    if isinstance(error, UnsupportedVersion):
+        if error.api_key == ApiKey.API_VERSIONS:
+            response = ApiVersionsResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                api_keys=[one for one in RANGES_OF_BROKERS if one.api_key == ApiKey.API_VERSIONS],
+            )
+            parts = encode(response, 0)
+            return frame_response(ApiKey.API_VERSIONS, 0, error.correlation_id, parts)
+        reason = str(error)
+    else:
+        reason = f"malformed request: {error}"
+    traffic.refused_total += 1
+    raise CloseConnectionError(reason) from error

@@ -26,8 +26,7 @@ from functools import partial
 from typing import Protocol, TypeAlias, TypeVar, cast
 
 from strandline.broker.authorization.authorizer import EVERY_RIGHT, Access
-from strandline.broker.handlers.dispatch.api_versions import api_versions
-from strandline.broker.handlers.dispatch.unreadable import RunningRequests, answer_unreadable
+from strandline.broker.handlers.dispatch.api_versions import answer_unreadable, api_versions
 from strandline.broker.handlers.fetch.fetch import FetchHandler
 from strandline.broker.handlers.produce.produce import ProduceHandler
 from strandline.broker.handlers.services.services import RequestContext, Services
@@ -52,7 +51,7 @@ from strandline.broker.protocol.schema.errors import MalformedRequest, Unsupport
 from strandline.broker.protocol.schema.schema import Request, Response
 from strandline.broker.security.identity import ANONYMOUS, ANONYMOUS_CLIENT, ClientIdentity
 from strandline.broker.telemetry.requests import ApiTraffic, count_errors
-from strandline.storage.concurrency.tasks import eager_start
+from strandline.storage.concurrency.tasks import RunningTasks, eager_start
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ class Dispatcher:
         self._traffic = services.traffic
         self._apis = services.traffic.apis
         self._now_s = services.clock.monotonic_s
-        self._running = RunningRequests()
+        self._running = RunningTasks()
         self.run = self._running.run
 
     def handle(

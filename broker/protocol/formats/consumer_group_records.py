@@ -21,20 +21,9 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from strandline.broker.protocol.formats.versioned import read_version, read_whole, write_struct
+from strandline.broker.protocol.schema import schema as wire
 from strandline.broker.protocol.schema.errors import MalformedRequest
-from strandline.broker.protocol.schema.schema import (
-    Buffer,
-    Struct,
-    array,
-    byte_string,
-    int8,
-    int32,
-    int64,
-    string,
-    struct,
-    uuid_,
-    wire,
-)
+from strandline.broker.protocol.schema.schema import Struct
 
 GROUP_EPOCH_TYPE: Final = 3
 TOPIC_METADATA_TYPE: Final = 4
@@ -64,96 +53,98 @@ class ConsumerGroupKey:
 
 
 class _GroupKeyWire(Struct):
-    group: str = wire(string)
+    group: str = wire.string()
 
 
 class _NamedKeyWire(Struct):
-    group: str = wire(string)
-    name: str = wire(string)
+    group: str = wire.string()
+    name: str = wire.string()
 
 
 class GroupEpochValue(Struct):
-    epoch: int = wire(int32)
-    metadata_hash: int = wire(int64, tag=0, default=0)
+    epoch: int = wire.int32()
+    metadata_hash: int = wire.int64(tag=0, default=0)
 
 
 class TopicPartitionRacks(Struct):
-    partition: int = wire(int32)
-    racks: Sequence[str] = wire(array(string))
+    partition: int = wire.int32()
+    racks: Sequence[str] = wire.array(wire.string)
 
 
 class SubscribedTopicMetadata(Struct):
-    topic_id: uuid.UUID = wire(uuid_)
-    topic_name: str = wire(string)
-    partition_count: int = wire(int32)
-    partition_racks: Sequence[TopicPartitionRacks] = wire(array(TopicPartitionRacks), default=())
+    topic_id: uuid.UUID = wire.uuid_()
+    topic_name: str = wire.string()
+    partition_count: int = wire.int32()
+    partition_racks: Sequence[TopicPartitionRacks] = wire.array(TopicPartitionRacks, default=())
 
 
 class TopicMetadataValue(Struct):
-    topics: Sequence[SubscribedTopicMetadata] = wire(array(SubscribedTopicMetadata))
+    topics: Sequence[SubscribedTopicMetadata] = wire.array(SubscribedTopicMetadata)
 
 
 class ClassicProtocol(Struct):
-    name: str = wire(string)
-    metadata: bytes = wire(byte_string)
+    name: str = wire.string()
+    metadata: bytes = wire.byte_string()
 
 
 class ClassicMemberMetadata(Struct):
     """Classic-protocol metadata of a member in a KIP-848 group."""
 
-    session_timeout_ms: int = wire(int32)
-    protocols: Sequence[ClassicProtocol] = wire(array(ClassicProtocol))
+    session_timeout_ms: int = wire.int32()
+    protocols: Sequence[ClassicProtocol] = wire.array(ClassicProtocol)
 
 
 class MemberMetadataValue(Struct):
-    instance_id: str | None = wire(string, nullable="0+", default=None)
-    rack_id: str | None = wire(string, nullable="0+", default=None)
-    client_id: str = wire(string)
-    client_host: str = wire(string)
-    topic_names: Sequence[str] = wire(array(string))
-    topic_regex: str | None = wire(string, nullable="0+", default=None)
-    rebalance_timeout_ms: int = wire(int32, default=-1)
-    server_assignor: str | None = wire(string, nullable="0+", default=None)
-    classic: ClassicMemberMetadata | None = wire(
-        struct(ClassicMemberMetadata), nullable="0+", tag=0, default=None
+    instance_id: str | None = wire.string(nullable="0+", default=None)
+    rack_id: str | None = wire.string(nullable="0+", default=None)
+    client_id: str = wire.string()
+    client_host: str = wire.string()
+    topic_names: Sequence[str] = wire.array(wire.string)
+    topic_regex: str | None = wire.string(nullable="0+", default=None)
+    rebalance_timeout_ms: int = wire.int32(default=-1)
+    server_assignor: str | None = wire.string(nullable="0+", default=None)
+    classic: ClassicMemberMetadata | None = wire.struct(
+        ClassicMemberMetadata, nullable="0+", tag=0, default=None
     )
 
 
 class TargetEpochValue(Struct):
-    epoch: int = wire(int32)
+    epoch: int = wire.int32()
 
 
 class AssignedPartitions(Struct):
-    topic_id: uuid.UUID = wire(uuid_)
-    partitions: Sequence[int] = wire(array(int32))
+    topic_id: uuid.UUID = wire.uuid_()
+    partitions: Sequence[int] = wire.array(wire.int32)
 
 
 class CurrentPartitions(Struct):
     """Partitions of one topic, with an epoch each in `assignment_epochs` from Kafka 4.3 on."""
 
-    topic_id: uuid.UUID = wire(uuid_)
-    partitions: Sequence[int] = wire(array(int32))
-    assignment_epochs: Sequence[int] | None = wire(array(int32), nullable="0+", tag=0, default=())
+    topic_id: uuid.UUID = wire.uuid_()
+    partitions: Sequence[int] = wire.array(wire.int32)
+    assignment_epochs: Sequence[int] | None = wire.array(
+        wire.int32, nullable="0+", tag=0, default=()
+    )
 
 
 class TargetAssignmentValue(Struct):
-    topic_partitions: Sequence[AssignedPartitions] = wire(array(AssignedPartitions))
+    topic_partitions: Sequence[AssignedPartitions] = wire.array(AssignedPartitions)
 
 
 class CurrentAssignmentValue(Struct):
     """A member's assignment. `state` 0 is stable, 1 unrevoked, 2 unreleased (MemberState)."""
 
-    epoch: int = wire(int32)
-    previous_epoch: int = wire(int32)
-    state: int = wire(int8)
-    assigned: Sequence[CurrentPartitions] = wire(array(CurrentPartitions))
-    revoking: Sequence[CurrentPartitions] = wire(array(CurrentPartitions))
+    epoch: int = wire.int32()
+    previous_epoch: int = wire.int32()
+    state: int = wire.int8()
+    assigned: Sequence[CurrentPartitions] = wire.array(CurrentPartitions)
+    revoking: Sequence[CurrentPartitions] = wire.array(CurrentPartitions)
 
 
 class ResolvedRegexValue(Struct):
-    topics: Sequence[str] = wire(array(string))
-    version: int = wire(int64)
-    timestamp_ms: int = wire(int64)
+    topics: Sequence[str] = wire.array(wire.string)
+    version: int = wire.int64()
+    timestamp_ms: int = wire.int64()
 
 
 ConsumerGroupValue: TypeAlias = (
@@ -189,7 +180,7 @@ def encode_consumer_key(key: ConsumerGroupKey) -> bytes:
     return write_struct(row, key.record_type)
 
 
-def decode_consumer_key(key: Buffer) -> ConsumerGroupKey:
+def decode_consumer_key(key: wire.Buffer) -> ConsumerGroupKey:
     """Decodes a key of one of `CONSUMER_GROUP_TYPES`. Raises MalformedRequest."""
     encoded = memoryview(key)
     record_type = read_version(encoded)
@@ -205,7 +196,7 @@ def encode_consumer_value(value: ConsumerGroupValue) -> bytes:
     return write_struct(value, _VALUE_VERSION, flexible_from=0)
 
 
-def decode_consumer_value(record_type: int, value: Buffer) -> ConsumerGroupValue:
+def decode_consumer_value(record_type: int, value: wire.Buffer) -> ConsumerGroupValue:
     """Decodes the value for a key of this type. Raises MalformedRequest."""
     encoded = memoryview(value)
     version = read_version(encoded)

@@ -19,16 +19,9 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from strandline.broker.protocol.formats.versioned import read_struct, read_version, write_struct
+from strandline.broker.protocol.schema import schema as wire
 from strandline.broker.protocol.schema.errors import MalformedRequest
-from strandline.broker.protocol.schema.schema import (
-    Buffer,
-    Struct,
-    array,
-    byte_string,
-    int32,
-    string,
-    wire,
-)
+from strandline.broker.protocol.schema.schema import Struct
 
 S = TypeVar("S", bound=Struct)
 
@@ -37,33 +30,33 @@ CONSUMER_PROTOCOL_VERSION_MAX: Final = 3
 
 
 class ConsumerTopicPartitions(Struct):
-    topic: str = wire(string)
-    partitions: Sequence[int] = wire(array(int32))
+    topic: str = wire.string()
+    partitions: Sequence[int] = wire.array(wire.int32)
 
 
 class ConsumerProtocolSubscription(Struct):
     """A subscription. `generation_id` -1 is unknown; `user_data` belongs to the assignor."""
 
-    topics: Sequence[str] = wire(array(string))
-    user_data: bytes | None = wire(byte_string, nullable="0+", default=None)
-    owned_partitions: Sequence[ConsumerTopicPartitions] = wire(
-        array(ConsumerTopicPartitions), "1+", default=()
+    topics: Sequence[str] = wire.array(wire.string)
+    user_data: bytes | None = wire.byte_string(nullable="0+", default=None)
+    owned_partitions: Sequence[ConsumerTopicPartitions] = wire.array(
+        ConsumerTopicPartitions, "1+", default=()
     )
-    generation_id: int = wire(int32, "2+", default=-1)
-    rack_id: str | None = wire(string, "3+", nullable="3+", default=None)
+    generation_id: int = wire.int32("2+", default=-1)
+    rack_id: str | None = wire.string("3+", nullable="3+", default=None)
 
 
 class ConsumerProtocolAssignment(Struct):
-    assigned_partitions: Sequence[ConsumerTopicPartitions] = wire(array(ConsumerTopicPartitions))
-    user_data: bytes | None = wire(byte_string, nullable="0+", default=None)
+    assigned_partitions: Sequence[ConsumerTopicPartitions] = wire.array(ConsumerTopicPartitions)
+    user_data: bytes | None = wire.byte_string(nullable="0+", default=None)
 
 
-def decode_subscription(metadata: Buffer) -> ConsumerProtocolSubscription:
+def decode_subscription(metadata: wire.Buffer) -> ConsumerProtocolSubscription:
     """Decodes a subscription. Raises MalformedRequest."""
     return _decode(ConsumerProtocolSubscription, metadata)
 
 
-def decode_subscribed_topics(metadata: Buffer) -> Sequence[str]:
+def decode_subscribed_topics(metadata: wire.Buffer) -> Sequence[str]:
     """Decodes the topics that a member subscribes to, for any announced version, as in Kafka.
 
     Raises MalformedRequest.
@@ -73,7 +66,7 @@ def decode_subscribed_topics(metadata: Buffer) -> Sequence[str]:
     return read_struct(ConsumerProtocolSubscription, 0, encoded)[0].topics
 
 
-def decode_assignment(assignment: Buffer) -> ConsumerProtocolAssignment:
+def decode_assignment(assignment: wire.Buffer) -> ConsumerProtocolAssignment:
     """Decodes an assignment. Raises MalformedRequest."""
     return _decode(ConsumerProtocolAssignment, assignment)
 
@@ -85,7 +78,7 @@ def encode_assignment(
     return write_struct(assignment, version)
 
 
-def _decode(cls: type[S], raw: Buffer) -> S:
+def _decode(cls: type[S], raw: wire.Buffer) -> S:
     encoded = memoryview(raw)
     version = read_version(encoded)
     if version < 0:

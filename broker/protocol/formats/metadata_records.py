@@ -19,25 +19,10 @@ from typing import Final
 
 from strandline.broker.protocol.formats.struct_json import Json, from_json, to_json
 from strandline.broker.protocol.formats.versioned import decoder_for, encoder_for
+from strandline.broker.protocol.schema import schema as wire
 from strandline.broker.protocol.schema.errors import MalformedRequest
 from strandline.broker.protocol.schema.primitives import long_uvarint, uvarint
-from strandline.broker.protocol.schema.schema import (
-    IN_MEMORY,
-    Buffer,
-    Struct,
-    array,
-    boolean,
-    byte_string,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    string,
-    uint16,
-    uuid_,
-    wire,
-)
+from strandline.broker.protocol.schema.schema import IN_MEMORY, Struct
 
 # Directory ids that name no folder (KIP-858): not known to the controller, lost, to be looked up.
 UNASSIGNED_DIRECTORY: Final = uuid.UUID(int=0)
@@ -56,44 +41,44 @@ class MetadataRecord(Struct):
 
 
 class BrokerEndpoint(Struct):
-    name: str = wire(string)
-    host: str = wire(string)
-    port: int = wire(uint16)
-    security_protocol: int = wire(int16)
+    name: str = wire.string()
+    host: str = wire.string()
+    port: int = wire.uint16()
+    security_protocol: int = wire.int16()
 
 
 class BrokerFeature(Struct):
-    name: str = wire(string)
-    min_supported_version: int = wire(int16)
-    max_supported_version: int = wire(int16)
+    name: str = wire.string()
+    min_supported_version: int = wire.int16()
+    max_supported_version: int = wire.int16()
 
 
 class RegisterBrokerRecord(MetadataRecord):
     """A broker process registered; a later one of the same broker replaces it."""
 
-    broker_id: int = wire(int32)
-    is_migrating_zk_broker: bool = wire(boolean, "2+", default=False)
-    incarnation_id: uuid.UUID = wire(uuid_)
-    broker_epoch: int = wire(int64)
-    end_points: Sequence[BrokerEndpoint] = wire(array(BrokerEndpoint))
-    features: Sequence[BrokerFeature] = wire(array(BrokerFeature))
-    rack: str | None = wire(string, nullable="0+", default=None)
-    fenced: bool = wire(boolean, default=True)
-    in_controlled_shutdown: bool = wire(boolean, "1+", default=False)
-    log_dirs: Sequence[uuid.UUID] = wire(array(uuid_), "3+", tag=0, default=())
-    cordoned_log_dirs: Sequence[uuid.UUID] | None = wire(
-        array(uuid_), "4+", nullable="4+", tag=1, default=None
+    broker_id: int = wire.int32()
+    is_migrating_zk_broker: bool = wire.boolean("2+", default=False)
+    incarnation_id: uuid.UUID = wire.uuid_()
+    broker_epoch: int = wire.int64()
+    end_points: Sequence[BrokerEndpoint] = wire.array(BrokerEndpoint)
+    features: Sequence[BrokerFeature] = wire.array(BrokerFeature)
+    rack: str | None = wire.string(nullable="0+", default=None)
+    fenced: bool = wire.boolean(default=True)
+    in_controlled_shutdown: bool = wire.boolean("1+", default=False)
+    log_dirs: Sequence[uuid.UUID] = wire.array(wire.uuid_, "3+", tag=0, default=())
+    cordoned_log_dirs: Sequence[uuid.UUID] | None = wire.array(
+        wire.uuid_, "4+", nullable="4+", tag=1, default=None
     )
 
 
 class UnregisterBrokerRecord(MetadataRecord):
-    broker_id: int = wire(int32)
-    broker_epoch: int = wire(int64)
+    broker_id: int = wire.int32()
+    broker_epoch: int = wire.int64()
 
 
 class TopicRecord(MetadataRecord):
-    name: str = wire(string)
-    topic_id: uuid.UUID = wire(uuid_)
+    name: str = wire.string()
+    topic_id: uuid.UUID = wire.uuid_()
 
 
 class PartitionRecord(MetadataRecord):
@@ -104,32 +89,32 @@ class PartitionRecord(MetadataRecord):
     leader replicas are those of KIP-966.
     """
 
-    partition_id: int = wire(int32)
-    topic_id: uuid.UUID = wire(uuid_)
-    replicas: Sequence[int] = wire(array(int32))
-    isr: Sequence[int] = wire(array(int32))
-    removing_replicas: Sequence[int] = wire(array(int32), default=())
-    adding_replicas: Sequence[int] = wire(array(int32), default=())
-    leader: int = wire(int32)
-    leader_recovery_state: int = wire(int8, tag=0, default=0)
-    leader_epoch: int = wire(int32)
-    partition_epoch: int = wire(int32)
-    directories: Sequence[uuid.UUID] = wire(array(uuid_), "1+", default=())
-    eligible_leader_replicas: Sequence[int] | None = wire(
-        array(int32), "2+", nullable="2+", tag=1, default=None
+    partition_id: int = wire.int32()
+    topic_id: uuid.UUID = wire.uuid_()
+    replicas: Sequence[int] = wire.array(wire.int32)
+    isr: Sequence[int] = wire.array(wire.int32)
+    removing_replicas: Sequence[int] = wire.array(wire.int32, default=())
+    adding_replicas: Sequence[int] = wire.array(wire.int32, default=())
+    leader: int = wire.int32()
+    leader_recovery_state: int = wire.int8(tag=0, default=0)
+    leader_epoch: int = wire.int32()
+    partition_epoch: int = wire.int32()
+    directories: Sequence[uuid.UUID] = wire.array(wire.uuid_, "1+", default=())
+    eligible_leader_replicas: Sequence[int] | None = wire.array(
+        wire.int32, "2+", nullable="2+", tag=1, default=None
     )
-    last_known_elr: Sequence[int] | None = wire(
-        array(int32), "2+", nullable="2+", tag=2, default=None
+    last_known_elr: Sequence[int] | None = wire.array(
+        wire.int32, "2+", nullable="2+", tag=2, default=None
     )
 
 
 class ConfigRecord(MetadataRecord):
     """One key of a resource; without a value it is unset. The type is one of ConfigResourceType."""
 
-    resource_type: int = wire(int8)
-    resource_name: str = wire(string)
-    name: str = wire(string)
-    value: str | None = wire(string, nullable="0+")
+    resource_type: int = wire.int8()
+    resource_name: str = wire.string()
+    name: str = wire.string()
+    value: str | None = wire.string(nullable="0+")
 
 
 class PartitionChangeRecord(MetadataRecord):
@@ -139,121 +124,125 @@ class PartitionChangeRecord(MetadataRecord):
     the leader.
     """
 
-    partition_id: int = wire(int32)
-    topic_id: uuid.UUID = wire(uuid_)
-    isr: Sequence[int] | None = wire(array(int32), nullable="0+", tag=0, default=None)
-    leader: int = wire(int32, tag=1, default=-2)
-    replicas: Sequence[int] | None = wire(array(int32), nullable="0+", tag=2, default=None)
-    removing_replicas: Sequence[int] | None = wire(array(int32), nullable="0+", tag=3, default=None)
-    adding_replicas: Sequence[int] | None = wire(array(int32), nullable="0+", tag=4, default=None)
-    leader_recovery_state: int = wire(int8, tag=5, default=-1)
-    directories: Sequence[uuid.UUID] | None = wire(
-        array(uuid_), "1+", nullable="1+", tag=8, default=None
+    partition_id: int = wire.int32()
+    topic_id: uuid.UUID = wire.uuid_()
+    isr: Sequence[int] | None = wire.array(wire.int32, nullable="0+", tag=0, default=None)
+    leader: int = wire.int32(tag=1, default=-2)
+    replicas: Sequence[int] | None = wire.array(wire.int32, nullable="0+", tag=2, default=None)
+    removing_replicas: Sequence[int] | None = wire.array(
+        wire.int32, nullable="0+", tag=3, default=None
     )
-    eligible_leader_replicas: Sequence[int] | None = wire(
-        array(int32), "2+", nullable="2+", tag=6, default=None
+    adding_replicas: Sequence[int] | None = wire.array(
+        wire.int32, nullable="0+", tag=4, default=None
     )
-    last_known_elr: Sequence[int] | None = wire(
-        array(int32), "2+", nullable="2+", tag=7, default=None
+    leader_recovery_state: int = wire.int8(tag=5, default=-1)
+    directories: Sequence[uuid.UUID] | None = wire.array(
+        wire.uuid_, "1+", nullable="1+", tag=8, default=None
+    )
+    eligible_leader_replicas: Sequence[int] | None = wire.array(
+        wire.int32, "2+", nullable="2+", tag=6, default=None
+    )
+    last_known_elr: Sequence[int] | None = wire.array(
+        wire.int32, "2+", nullable="2+", tag=7, default=None
     )
 
 
 class FenceBrokerRecord(MetadataRecord):
     """Fences a broker. Kafka up to 3.1; BrokerRegistrationChangeRecord since then."""
 
-    id: int = wire(int32)
-    epoch: int = wire(int64)
+    id: int = wire.int32()
+    epoch: int = wire.int64()
 
 
 class UnfenceBrokerRecord(MetadataRecord):
     """Unfences a broker. Kafka up to 3.1."""
 
-    id: int = wire(int32)
-    epoch: int = wire(int64)
+    id: int = wire.int32()
+    epoch: int = wire.int64()
 
 
 class RemoveTopicRecord(MetadataRecord):
     """The topic, its partitions and its properties are gone."""
 
-    topic_id: uuid.UUID = wire(uuid_)
+    topic_id: uuid.UUID = wire.uuid_()
 
 
 class DelegationTokenRecord(MetadataRecord):
     """Times are in ms since 1970."""
 
-    owner: str = wire(string)
-    requester: str = wire(string)
-    renewers: Sequence[str] = wire(array(string))
-    issue_timestamp: int = wire(int64)
-    max_timestamp: int = wire(int64)
-    expiration_timestamp: int = wire(int64)
-    token_id: str = wire(string)
+    owner: str = wire.string()
+    requester: str = wire.string()
+    renewers: Sequence[str] = wire.array(wire.string)
+    issue_timestamp: int = wire.int64()
+    max_timestamp: int = wire.int64()
+    expiration_timestamp: int = wire.int64()
+    token_id: str = wire.string()
 
 
 class UserScramCredentialRecord(MetadataRecord):
-    name: str = wire(string)
-    mechanism: int = wire(int8)
-    salt: bytes = wire(byte_string)
-    stored_key: bytes = wire(byte_string)
-    server_key: bytes = wire(byte_string)
-    iterations: int = wire(int32)
+    name: str = wire.string()
+    mechanism: int = wire.int8()
+    salt: bytes = wire.byte_string()
+    stored_key: bytes = wire.byte_string()
+    server_key: bytes = wire.byte_string()
+    iterations: int = wire.int32()
 
 
 class FeatureLevelRecord(MetadataRecord):
     """The finalized level of a feature; 0 removes it."""
 
-    name: str = wire(string)
-    feature_level: int = wire(int16)
+    name: str = wire.string()
+    feature_level: int = wire.int16()
 
 
 class QuotaEntityPart(Struct):
     """The name of one type, or the default of that type (None)."""
 
-    entity_type: str = wire(string)
-    entity_name: str | None = wire(string, nullable="0+")
+    entity_type: str = wire.string()
+    entity_name: str | None = wire.string(nullable="0+")
 
 
 class ClientQuotaRecord(MetadataRecord):
-    entity: Sequence[QuotaEntityPart] = wire(array(QuotaEntityPart))
-    key: str = wire(string)
-    value: float = wire(float64)
-    remove: bool = wire(boolean, default=False)
+    entity: Sequence[QuotaEntityPart] = wire.array(QuotaEntityPart)
+    key: str = wire.string()
+    value: float = wire.float64()
+    remove: bool = wire.boolean(default=False)
 
 
 class ProducerIdsRecord(MetadataRecord):
     """Producer ids below `next_producer_id` are never allocated again."""
 
-    broker_id: int = wire(int32)
-    broker_epoch: int = wire(int64, default=-1)
-    next_producer_id: int = wire(int64)
+    broker_id: int = wire.int32()
+    broker_epoch: int = wire.int64(default=-1)
+    next_producer_id: int = wire.int64()
 
 
 class BrokerRegistrationChangeRecord(MetadataRecord):
     """Changes of a registered broker; 0, no folders and None mean no change. -1 unfences it."""
 
-    broker_id: int = wire(int32)
-    broker_epoch: int = wire(int64)
-    fenced: int = wire(int8, tag=0, default=0)
-    in_controlled_shutdown: int = wire(int8, "1+", tag=1, default=0)
-    log_dirs: Sequence[uuid.UUID] = wire(array(uuid_), "2+", tag=2, default=())
-    cordoned_log_dirs: Sequence[uuid.UUID] | None = wire(
-        array(uuid_), "3+", nullable="3+", tag=3, default=None
+    broker_id: int = wire.int32()
+    broker_epoch: int = wire.int64()
+    fenced: int = wire.int8(tag=0, default=0)
+    in_controlled_shutdown: int = wire.int8("1+", tag=1, default=0)
+    log_dirs: Sequence[uuid.UUID] = wire.array(wire.uuid_, "2+", tag=2, default=())
+    cordoned_log_dirs: Sequence[uuid.UUID] | None = wire.array(
+        wire.uuid_, "3+", nullable="3+", tag=3, default=None
     )
 
 
 class AccessControlEntryRecord(MetadataRecord):
-    id: uuid.UUID = wire(uuid_)
-    resource_type: int = wire(int8)
-    resource_name: str = wire(string)
-    pattern_type: int = wire(int8)
-    principal: str = wire(string)
-    host: str = wire(string)
-    operation: int = wire(int8)
-    permission_type: int = wire(int8)
+    id: uuid.UUID = wire.uuid_()
+    resource_type: int = wire.int8()
+    resource_name: str = wire.string()
+    pattern_type: int = wire.int8()
+    principal: str = wire.string()
+    host: str = wire.string()
+    operation: int = wire.int8()
+    permission_type: int = wire.int8()
 
 
 class RemoveAccessControlEntryRecord(MetadataRecord):
-    id: uuid.UUID = wire(uuid_)
+    id: uuid.UUID = wire.uuid_()
 
 
 class NoOpRecord(MetadataRecord):
@@ -263,18 +252,18 @@ class NoOpRecord(MetadataRecord):
 class ZkMigrationStateRecord(MetadataRecord):
     """Of clusters that came from ZooKeeper; Kafka 4 ignores it."""
 
-    zk_migration_state: int = wire(int8)
+    zk_migration_state: int = wire.int8()
 
 
 class RemoveUserScramCredentialRecord(MetadataRecord):
-    name: str = wire(string)
-    mechanism: int = wire(int8)
+    name: str = wire.string()
+    mechanism: int = wire.int8()
 
 
 class BeginTransactionRecord(MetadataRecord):
     """The records up to EndTransactionRecord count together, or not at all (KIP-868)."""
 
-    name: str | None = wire(string, nullable="0+", tag=0, default=None)
+    name: str | None = wire.string(nullable="0+", tag=0, default=None)
 
 
 class EndTransactionRecord(MetadataRecord):
@@ -282,44 +271,44 @@ class EndTransactionRecord(MetadataRecord):
 
 
 class AbortTransactionRecord(MetadataRecord):
-    reason: str | None = wire(string, nullable="0+", tag=0, default=None)
+    reason: str | None = wire.string(nullable="0+", tag=0, default=None)
 
 
 class RemoveDelegationTokenRecord(MetadataRecord):
-    token_id: str = wire(string)
+    token_id: str = wire.string()
 
 
 class ControllerEndpoint(Struct):
-    name: str = wire(string)
-    host: str = wire(string)
-    port: int = wire(uint16)
-    security_protocol: int = wire(int16)
+    name: str = wire.string()
+    host: str = wire.string()
+    port: int = wire.uint16()
+    security_protocol: int = wire.int16()
 
 
 class ControllerFeature(Struct):
-    name: str = wire(string)
-    min_supported_version: int = wire(int16)
-    max_supported_version: int = wire(int16)
+    name: str = wire.string()
+    min_supported_version: int = wire.int16()
+    max_supported_version: int = wire.int16()
 
 
 class RegisterControllerRecord(MetadataRecord):
     """A controller process registered."""
 
-    controller_id: int = wire(int32)
-    incarnation_id: uuid.UUID = wire(uuid_)
-    zk_migration_ready: bool = wire(boolean)
-    end_points: Sequence[ControllerEndpoint] = wire(array(ControllerEndpoint))
-    features: Sequence[ControllerFeature] = wire(array(ControllerFeature))
+    controller_id: int = wire.int32()
+    incarnation_id: uuid.UUID = wire.uuid_()
+    zk_migration_ready: bool = wire.boolean()
+    end_points: Sequence[ControllerEndpoint] = wire.array(ControllerEndpoint)
+    features: Sequence[ControllerFeature] = wire.array(ControllerFeature)
 
 
 class ClearElrRecord(MetadataRecord):
     """Empties the eligible leader replicas of a topic, or of all if the name is empty."""
 
-    topic_name: str = wire(string)
+    topic_name: str = wire.string()
 
 
 class UnregisterControllerRecord(MetadataRecord):
-    controller_id: int = wire(int32)
+    controller_id: int = wire.int32()
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +367,7 @@ def encode_record(record: MetadataRecord) -> bytes:
     return uvarint(_FRAME_VERSION) + uvarint(kind.api_key) + uvarint(kind.written) + bytes(body)
 
 
-def decode_record(encoded: Buffer) -> MetadataRecord:
+def decode_record(encoded: wire.Buffer) -> MetadataRecord:
     """Decodes a record of any known type and version. Raises MalformedRequest."""
     data = memoryview(encoded)
     try:

@@ -23,19 +23,9 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from strandline.broker.protocol.formats.versioned import read_version, read_whole, write_struct
+from strandline.broker.protocol.schema import schema as wire
 from strandline.broker.protocol.schema.errors import MalformedRequest
-from strandline.broker.protocol.schema.schema import (
-    ZERO_UUID,
-    Buffer,
-    Struct,
-    array,
-    byte_string,
-    int32,
-    int64,
-    string,
-    uuid_,
-    wire,
-)
+from strandline.broker.protocol.schema.schema import Struct
 
 S = TypeVar("S", bound=Struct)
 
@@ -56,15 +46,15 @@ _VERSION_WITH_EXPIRY: Final = 1
 class OffsetCommitKey(Struct):
     """The key of a group's offset for a partition. Both record types mean the same offset."""
 
-    group: str = wire(string)
-    topic: str = wire(string)
-    partition: int = wire(int32)
+    group: str = wire.string()
+    topic: str = wire.string()
+    partition: int = wire.int32()
 
 
 class GroupMetadataKey(Struct):
     """The key of a classic group."""
 
-    group: str = wire(string)
+    group: str = wire.string()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +70,12 @@ Key: TypeAlias = OffsetCommitKey | GroupMetadataKey | UnknownKey
 class OffsetCommitValue(Struct):
     """A committed offset: the next one to read. With an expiry of -1 the broker's applies."""
 
-    offset: int = wire(int64)
-    leader_epoch: int = wire(int32, "3+", default=-1)
-    metadata: str = wire(string, default="")
-    committed_ms: int = wire(int64)
-    expires_ms: int = wire(int64, "1", default=NO_TIMESTAMP)
-    topic_id: uuid.UUID = wire(uuid_, "4+", tag=0, default=ZERO_UUID)
+    offset: int = wire.int64()
+    leader_epoch: int = wire.int32("3+", default=-1)
+    metadata: str = wire.string(default="")
+    committed_ms: int = wire.int64()
+    expires_ms: int = wire.int64("1", default=NO_TIMESTAMP)
+    topic_id: uuid.UUID = wire.uuid_("4+", tag=0, default=wire.ZERO_UUID)
 
 
 class GroupMember(Struct):
@@ -94,28 +84,28 @@ class GroupMember(Struct):
     In v0 its rebalance timeout is -1: the session timeout applies.
     """
 
-    member_id: str = wire(string)
-    group_instance_id: str | None = wire(string, "3+", nullable="3+", default=None)
-    client_id: str = wire(string)
-    client_host: str = wire(string)
-    rebalance_timeout_ms: int = wire(int32, "1+", default=-1)
-    session_timeout_ms: int = wire(int32)
-    metadata: bytes = wire(byte_string)
-    assignment: bytes = wire(byte_string)
+    member_id: str = wire.string()
+    group_instance_id: str | None = wire.string("3+", nullable="3+", default=None)
+    client_id: str = wire.string()
+    client_host: str = wire.string()
+    rebalance_timeout_ms: int = wire.int32("1+", default=-1)
+    session_timeout_ms: int = wire.int32()
+    metadata: bytes = wire.byte_string()
+    assignment: bytes = wire.byte_string()
 
 
 class GroupMetadataValue(Struct):
     """A generation of a group. Empty groups have no protocol, no leader and no members."""
 
-    protocol_type: str = wire(string)
-    generation: int = wire(int32)
-    protocol_name: str | None = wire(string, nullable="0+", default=None)
-    leader: str | None = wire(string, nullable="0+", default=None)
-    state_since_ms: int = wire(int64, "2+", default=NO_TIMESTAMP)
-    members: Sequence[GroupMember] = wire(array(GroupMember), default=())
+    protocol_type: str = wire.string()
+    generation: int = wire.int32()
+    protocol_name: str | None = wire.string(nullable="0+", default=None)
+    leader: str | None = wire.string(nullable="0+", default=None)
+    state_since_ms: int = wire.int64("2+", default=NO_TIMESTAMP)
+    members: Sequence[GroupMember] = wire.array(GroupMember, default=())
 
 
-def decode_key(key: Buffer) -> Key:
+def decode_key(key: wire.Buffer) -> Key:
     """Decodes a key. Raises MalformedRequest."""
     encoded = memoryview(key)
     record_type = read_version(encoded)
@@ -132,7 +122,7 @@ def encode_key(key: OffsetCommitKey | GroupMetadataKey) -> bytes:
     return write_struct(key, GROUP_METADATA_TYPE if is_group else OFFSET_COMMIT_TYPE)
 
 
-def decode_offset_commit(value: Buffer) -> OffsetCommitValue:
+def decode_offset_commit(value: wire.Buffer) -> OffsetCommitValue:
     """Decodes the value of an `OffsetCommitKey`. Raises MalformedRequest."""
     return _read_value(OffsetCommitValue, value)
 
@@ -151,10 +141,10 @@ def encode_offset_commit(commit: OffsetCommitValue, version: int | None = None) 
 def _version_for(commit: OffsetCommitValue) -> int:
     if commit.expires_ms != NO_TIMESTAMP:
         return _VERSION_WITH_EXPIRY
-    return _VALUE_VERSION_USUAL if commit.topic_id == ZERO_UUID else _VALUE_VERSION_MAX
+    return _VALUE_VERSION_USUAL if commit.topic_id == wire.ZERO_UUID else _VALUE_VERSION_MAX
 
 
-def decode_group_metadata(value: Buffer) -> GroupMetadataValue:
+def decode_group_metadata(value: wire.Buffer) -> GroupMetadataValue:
     """Decodes the value of a `GroupMetadataKey`. Raises MalformedRequest."""
     return _read_value(GroupMetadataValue, value)
 
@@ -164,7 +154,7 @@ def encode_group_metadata(group: GroupMetadataValue, version: int = _VALUE_VERSI
     return write_struct(group, version, flexible_from=_VALUE_FLEXIBLE_FROM)
 
 
-def _read_value(cls: type[S], value: Buffer) -> S:
+def _read_value(cls: type[S], value: wire.Buffer) -> S:
     encoded = memoryview(value)
     version = read_version(encoded)
     if not 0 <= version <= _VALUE_VERSION_MAX:

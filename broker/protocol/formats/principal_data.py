@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from strandline.broker.protocol.formats.versioned import read_version, read_whole, write_struct
+from strandline.broker.protocol.schema import schema as wire
 from strandline.broker.protocol.schema.errors import MalformedRequest
-from strandline.broker.protocol.schema.schema import Struct, boolean, string, wire
+from strandline.broker.protocol.schema.schema import Struct
 
 _VERSION: Final = 0
 
@@ -17,9 +18,9 @@ _VERSION: Final = 0
 class PrincipalData(Struct):
     """Kafka's DefaultPrincipalData."""
 
-    principal_type: str = wire(string)
-    name: str = wire(string)
-    token_authenticated: bool = wire(boolean, default=False)
+    principal_type: str = wire.string()
+    name: str = wire.string()
+    token_authenticated: bool = wire.boolean(default=False)
 
 
 def write_principal(principal_type: str, name: str) -> bytes:

@@ -15,18 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from strandline.broker.protocol.formats.versioned import write_struct
-from strandline.broker.protocol.schema.schema import (
-    Struct,
-    array,
-    int16,
-    int32,
-    int64,
-    string,
-    uint16,
-    uuid_,
-    wire,
-)
-from strandline.broker.protocol.schema.schema import struct as struct_of
+from strandline.broker.protocol.schema import schema as wire
+from strandline.broker.protocol.schema.schema import Struct
 
 _VERSION: Final = 0
 _KEY: Final = struct.Struct(">hh")
@@ -39,7 +29,7 @@ class QuorumRecord(Struct):
 class SnapshotHeaderRecord(QuorumRecord):
     """Time in ms since 1970 of the newest record that the snapshot contains."""
 
-    last_contained_log_timestamp: int = wire(int64)
+    last_contained_log_timestamp: int = wire.int64()
 
 
 class SnapshotFooterRecord(QuorumRecord):
@@ -49,33 +39,33 @@ class SnapshotFooterRecord(QuorumRecord):
 class KRaftVersionRecord(QuorumRecord):
     """The level of kraft.version: from 1 on the log says who votes."""
 
-    k_raft_version: int = wire(int16)
+    k_raft_version: int = wire.int16()
 
 
 class VoterEndpoint(Struct):
-    name: str = wire(string)
-    host: str = wire(string)
-    port: int = wire(uint16)
+    name: str = wire.string()
+    host: str = wire.string()
+    port: int = wire.uint16()
 
 
 class VoterFeature(Struct):
     """The levels of kraft.version that a voter knows."""
 
-    min_supported_version: int = wire(int16)
-    max_supported_version: int = wire(int16)
+    min_supported_version: int = wire.int16()
+    max_supported_version: int = wire.int16()
 
 
 class Voter(Struct):
-    voter_id: int = wire(int32)
-    voter_directory_id: uuid.UUID = wire(uuid_)
-    endpoints: Sequence[VoterEndpoint] = wire(array(VoterEndpoint))
-    k_raft_version_feature: VoterFeature = wire(struct_of(VoterFeature))
+    voter_id: int = wire.int32()
+    voter_directory_id: uuid.UUID = wire.uuid_()
+    endpoints: Sequence[VoterEndpoint] = wire.array(VoterEndpoint)
+    k_raft_version_feature: VoterFeature = wire.struct(VoterFeature)
 
 
 class VotersRecord(QuorumRecord):
     """All voters, from here on."""
 
-    voters: Sequence[Voter] = wire(array(Voter))
+    voters: Sequence[Voter] = wire.array(Voter)
 
 
 # ControlRecordType.

@@ -16,20 +16,9 @@ from functools import lru_cache
 from typing import Final
 
 from strandline.broker.protocol.formats.versioned import read_struct, read_version, write_struct
+from strandline.broker.protocol.schema import schema as wire
 from strandline.broker.protocol.schema.errors import MalformedRequest
-from strandline.broker.protocol.schema.schema import (
-    OWN_TAG_MIN,
-    Buffer,
-    Struct,
-    array,
-    int8,
-    int16,
-    int32,
-    int64,
-    string,
-    uuid_,
-    wire,
-)
+from strandline.broker.protocol.schema.schema import OWN_TAG_MIN, Struct
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
 
@@ -41,30 +30,30 @@ _LOG_ENDS_TAG: Final = OWN_TAG_MIN + 1
 
 
 class _TransactionLogKey(Struct):
-    transactional_id: str = wire(string)
+    transactional_id: str = wire.string()
 
 
 class LoggedPartitions(Struct):
     """Partitions of one topic in a transaction."""
 
-    topic: str = wire(string)
-    partition_ids: Sequence[int] = wire(array(int32))
+    topic: str = wire.string()
+    partition_ids: Sequence[int] = wire.array(wire.int32)
 
 
 class LoggedEnd(Struct):
     """Where the log of a partition ended when its transaction was decided."""
 
-    partition_id: int = wire(int32)
-    leader_epoch: int = wire(int32)
-    offset: int = wire(int64)
+    partition_id: int = wire.int32()
+    leader_epoch: int = wire.int32()
+    offset: int = wire.int64()
 
 
 class LoggedEnds(Struct):
     """Where the logs of one topic ended; a later topic of its name has another id."""
 
-    topic: str = wire(string)
-    topic_id: uuid.UUID = wire(uuid_)
-    ends: Sequence[LoggedEnd] = wire(array(LoggedEnd))
+    topic: str = wire.string()
+    topic_id: uuid.UUID = wire.uuid_()
+    ends: Sequence[LoggedEnd] = wire.array(LoggedEnd)
 
 
 class TransactionLogValue(Struct):
@@ -73,20 +62,20 @@ class TransactionLogValue(Struct):
     `transaction_partitions` is None while no transaction was begun.
     """
 
-    producer_id: int = wire(int64)
-    previous_producer_id: int = wire(int64, "1+", tag=0, default=-1)
-    next_producer_id: int = wire(int64, "1+", tag=1, default=-1)
-    producer_epoch: int = wire(int16)
-    next_producer_epoch: int = wire(int16, "1+", tag=3, default=-1)
-    transaction_timeout_ms: int = wire(int32)
-    transaction_status: int = wire(int8)
-    transaction_partitions: Sequence[LoggedPartitions] | None = wire(
-        array(LoggedPartitions), nullable="0+", default=None
+    producer_id: int = wire.int64()
+    previous_producer_id: int = wire.int64("1+", tag=0, default=-1)
+    next_producer_id: int = wire.int64("1+", tag=1, default=-1)
+    producer_epoch: int = wire.int16()
+    next_producer_epoch: int = wire.int16("1+", tag=3, default=-1)
+    transaction_timeout_ms: int = wire.int32()
+    transaction_status: int = wire.int8()
+    transaction_partitions: Sequence[LoggedPartitions] | None = wire.array(
+        LoggedPartitions, nullable="0+", default=None
     )
-    transaction_last_update_timestamp_ms: int = wire(int64)
-    transaction_start_timestamp_ms: int = wire(int64)
-    client_transaction_version: int = wire(int16, "1+", tag=2, default=0)
-    log_ends: Sequence[LoggedEnds] = wire(array(LoggedEnds), "1+", tag=_LOG_ENDS_TAG, default=())
+    transaction_last_update_timestamp_ms: int = wire.int64()
+    transaction_start_timestamp_ms: int = wire.int64()
+    client_transaction_version: int = wire.int16("1+", tag=2, default=0)
+    log_ends: Sequence[LoggedEnds] = wire.array(LoggedEnds, "1+", tag=_LOG_ENDS_TAG, default=())
 
 
 # Three records of each transaction ask.
@@ -96,7 +85,7 @@ def encode_key(transactional_id: str) -> bytes:
     return write_struct(_TransactionLogKey(transactional_id=transactional_id), _KEY_VERSION)
 
 
-def decode_key(key: Buffer) -> str | None:
+def decode_key(key: wire.Buffer) -> str | None:
     """Returns the transactional id, None for another kind of key. Raises MalformedRequest."""
     encoded = memoryview(key)
     if read_version(encoded) != _KEY_VERSION:
@@ -109,7 +98,7 @@ def encode_value(value: TransactionLogValue, version: int) -> bytes:
     return write_struct(value, version, flexible_from=_VALUE_FLEXIBLE_FROM)
 
 
-def decode_value(value: Buffer) -> TransactionLogValue:
+def decode_value(value: wire.Buffer) -> TransactionLogValue:
     """Decodes a value of any known version. Raises MalformedRequest."""
     encoded = memoryview(value)
     version = read_version(encoded)

@@ -8,18 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum
 
+from strandline.broker.protocol.schema import schema as wire
 from strandline.broker.protocol.schema.api import ApiKey
-from strandline.broker.protocol.schema.schema import (
-    Request,
-    Response,
-    Struct,
-    array,
-    int8,
-    int16,
-    int32,
-    string,
-    wire,
-)
+from strandline.broker.protocol.schema.schema import Request, Response, Struct
 
 
 class ElectionType(IntEnum):
@@ -30,34 +21,34 @@ class ElectionType(IntEnum):
 
 
 class ElectLeadersTopic(Struct):
-    topic: str = wire(string)
-    partitions: Sequence[int] = wire(array(int32))
+    topic: str = wire.string()
+    partitions: Sequence[int] = wire.array(wire.int32)
 
 
 class ElectLeadersRequest(Request, api=ApiKey.ELECT_LEADERS):
     """The partitions to elect leaders for; `topic_partitions` None requests all of them."""
 
-    election_type: int = wire(int8, "1+", default=0)
-    topic_partitions: Sequence[ElectLeadersTopic] | None = wire(
-        array(ElectLeadersTopic), nullable="0+"
+    election_type: int = wire.int8("1+", default=0)
+    topic_partitions: Sequence[ElectLeadersTopic] | None = wire.array(
+        ElectLeadersTopic, nullable="0+"
     )
-    timeout_ms: int = wire(int32, default=60_000)
+    timeout_ms: int = wire.int32(default=60_000)
 
 
 class PartitionResult(Struct):
-    partition_id: int = wire(int32)
-    error_code: int = wire(int16, default=0)
-    error_message: str | None = wire(string, nullable="0+", default=None)
+    partition_id: int = wire.int32()
+    error_code: int = wire.int16(default=0)
+    error_message: str | None = wire.string(nullable="0+", default=None)
 
 
 class ReplicaElectionResult(Struct):
-    topic: str = wire(string)
-    partition_result: Sequence[PartitionResult] = wire(array(PartitionResult))
+    topic: str = wire.string()
+    partition_result: Sequence[PartitionResult] = wire.array(PartitionResult)
 
 
 class ElectLeadersResponse(Response, api=ApiKey.ELECT_LEADERS):
-    throttle_time_ms: int = wire(int32, default=0)
-    error_code: int = wire(int16, "1+", default=0)
-    replica_election_results: Sequence[ReplicaElectionResult] = wire(
-        array(ReplicaElectionResult), default=()
+    throttle_time_ms: int = wire.int32(default=0)
+    error_code: int = wire.int16("1+", default=0)
+    replica_election_results: Sequence[ReplicaElectionResult] = wire.array(
+        ReplicaElectionResult, default=()
     )

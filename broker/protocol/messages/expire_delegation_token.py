@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
+from strandline.broker.protocol.schema import schema as wire
 from strandline.broker.protocol.schema.api import ApiKey
-from strandline.broker.protocol.schema.schema import (
-    Request,
-    Response,
-    byte_string,
-    int16,
-    int32,
-    int64,
-    wire,
-)
+from strandline.broker.protocol.schema.schema import Request, Response
 
 
 class ExpireDelegationTokenRequest(Request, api=ApiKey.EXPIRE_DELEGATION_TOKEN):
-    hmac: bytes = wire(byte_string)
-    expiry_time_period_ms: int = wire(int64)
+    hmac: bytes = wire.byte_string()
+    expiry_time_period_ms: int = wire.int64()
 
 
 class ExpireDelegationTokenResponse(Response, api=ApiKey.EXPIRE_DELEGATION_TOKEN):
-    error_code: int = wire(int16, default=0)
-    expiry_timestamp_ms: int = wire(int64, default=-1)
-    throttle_time_ms: int = wire(int32, default=0)
+    error_code: int = wire.int16(default=0)
+    expiry_timestamp_ms: int = wire.int64(default=-1)
+    throttle_time_ms: int = wire.int32(default=0)

@@ -222,7 +222,6 @@ CONTROLLER_SPECS: Mapping[int, ApiSpec] = MappingProxyType(
             _row(ApiKey.BROKER_REGISTRATION, 0, 4, flexible_from=0),
             _row(ApiKey.BROKER_HEARTBEAT, 0, 2, flexible_from=0),
             _row(ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, flexible_from=0),
-            _row(ApiKey.CONTROLLER_REGISTRATION, 0, 0, flexible_from=0),
             _row(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, 0, flexible_from=0),
         )
     }

@@ -1,14 +1,14 @@
 """The schema language: a message class is its own field table.
 
     class FindCoordinatorRequest(Request, api=ApiKey.FIND_COORDINATOR):
-        key: str = wire(string, "0-3", default="")
-        key_type: int = wire(int8, "1+", default=0)
-        coordinator_keys: Sequence[str] = wire(array(string), "4+", default=())
+        key: str = wire.string("0-3", default="")
+        key_type: int = wire.int8("1+", default=0)
+        coordinator_keys: Sequence[str] = wire.array(wire.string, "4+", default=())
 
-Each line is one field, in wire order: attribute, type, the versions that carry it, and optionally
-the versions that allow null, the tag, the default. mypy checks the annotation against the wire
-type, and reads the class as a keyword-only frozen dataclass. `codegen` generates one flat function
-per version and direction.
+Tables call this module `wire`. Each line is one field, in wire order: attribute, type, the versions
+that carry it, and optionally the versions that allow null, the tag, the default. mypy checks the
+annotation against the wire type (`x: str = wire.int32()` is an error), and reads the class as a
+keyword-only frozen dataclass. `codegen` generates one flat function per version and direction.
 
 * A field that a version does not carry has its default after decoding, and is left out of encoding.
 * Nested structs use the versions of the enclosing message, also for their own ranges, as in Kafka's
@@ -26,6 +26,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import (
     TYPE_CHECKING,
+    Any,
     ClassVar,
     Final,
     Generic,
@@ -54,6 +55,8 @@ OWN_TAG_MIN: Final = 1000
 # Above every message version: the open end of "7+".
 VERSION_OPEN: Final = 32767
 
+_REQUIRED: Final = object()
+
 
 class SizedPart(Protocol):
     """Bytes that are not in memory, such as a range of a file sent by `sendfile`."""
@@ -65,17 +68,79 @@ class SizedPart(Protocol):
 Part: TypeAlias = Buffer | SizedPart
 
 
-# --- wire types ------------------------------------------------------------------------------
+class Field:
+    """One field of a table, resolved."""
+
+    __slots__ = (
+        "default",
+        "first",
+        "has_default",
+        "kind",
+        "last",
+        "name",
+        "nullable_first",
+        "nullable_last",
+        "tag",
+    )
+
+    def __init__(
+        self,
+        kind: WireType[object],
+        versions: str = "0+",
+        *,
+        nullable: str | None = None,
+        tag: int | None = None,
+        default: object = _REQUIRED,
+    ) -> None:
+        self.name = ""
+        self.kind = kind
+        self.first, self.last = _parse_versions(versions)
+        self.nullable_first, self.nullable_last = _parse_versions(nullable) if nullable else (1, 0)
+        self.tag = tag
+        self.has_default = default is not _REQUIRED
+        self.default = kind.zero if default is _REQUIRED else default
+
+    def is_in(self, version: int) -> bool:
+        return self.first <= version <= self.last
+
+    def is_nullable(self, version: int) -> bool:
+        return self.nullable_first <= version <= self.nullable_last
+
+
+def _parse_versions(text: str) -> tuple[int, int]:
+    if text.endswith("+"):
+        return int(text[:-1]), VERSION_OPEN
+    first, _, last = text.partition("-")
+    return int(first), int(last or first)
+
+
+# --- types -----------------------------------------------------------------------------------
 
 
 class WireType(Generic[T_co]):
-    """The encoding of one Python type. Instances are the names used in the tables."""
+    """The encoding of one Python type. A call declares a field of it."""
 
     __slots__ = ("name", "zero")
 
     def __init__(self, name: str, zero: T_co) -> None:
         self.name = name
         self.zero = zero
+
+    @overload
+    def __call__(
+        self: WireType[T], versions: str = ..., *, tag: int | None = ..., default: T = ...
+    ) -> T: ...
+    @overload
+    def __call__(
+        self: WireType[T],
+        versions: str = ...,
+        *,
+        nullable: str,
+        tag: int | None = ...,
+        default: T | None = ...,
+    ) -> T | None: ...
+    def __call__(self, versions: str = "0+", **settings: Any) -> Any:
+        return Field(self, versions, **settings)
 
     def __repr__(self) -> str:
         return self.name
@@ -133,119 +198,88 @@ records: WireType[memoryview | None] = WireType("records", None)
 record_parts: WireType[Sequence[Part]] = WireType("records", ())
 
 
+# --- fields of types with a parameter --------------------------------------------------------
+
+
 @overload
-def array(element: WireType[T]) -> WireType[Sequence[T]]: ...
+def array(
+    element: WireType[T] | type[T],
+    versions: str = ...,
+    *,
+    tag: int | None = ...,
+    default: Sequence[T] = ...,
+) -> Sequence[T]: ...
 @overload
-def array(element: type[S]) -> WireType[Sequence[S]]: ...
-def array(element: WireType[object] | type[Struct]) -> WireType[Sequence[object]]:
-    """Returns the wire type of a sequence of wire types or structs."""
-    return ArrayOf(element if isinstance(element, WireType) else struct(element))
+def array(
+    element: WireType[T] | type[T],
+    versions: str = ...,
+    *,
+    nullable: str,
+    tag: int | None = ...,
+    default: Sequence[T] | None = ...,
+) -> Sequence[T] | None: ...
+def array(element: Any, versions: str = "0+", **settings: Any) -> Any:
+    """Declares a sequence of a wire type or of structs."""
+    of = element if isinstance(element, WireType) else StructOf(element)
+    return Field(ArrayOf(of), versions, **settings)
 
 
-def struct(cls: type[S]) -> WireType[S]:
-    """Returns the wire type of one nested struct."""
-    return StructOf(cls)
+@overload
+def struct(cls: type[S], versions: str = ..., *, tag: int | None = ..., default: S = ...) -> S: ...
+@overload
+def struct(
+    cls: type[S],
+    versions: str = ...,
+    *,
+    nullable: str,
+    tag: int | None = ...,
+    default: S | None = ...,
+) -> S | None: ...
+def struct(cls: type[S], versions: str = "0+", **settings: Any) -> Any:
+    """Declares a nested struct."""
+    return Field(StructOf(cls), versions, **settings)
 
 
-def optional_struct(cls: type[S]) -> WireType[S | None]:
-    """Returns the wire type of a tagged struct: None is not sent, and a missing one is None."""
-    return StructOf(cls)
+def optional_struct(
+    cls: type[S], versions: str = "0+", *, tag: int | None = None, default: S | None = None
+) -> S | None:
+    """Declares a tagged struct: None is not sent, and a missing one is None."""
+    declared: Any = Field(StructOf(cls), versions, tag=tag, default=default)
+    return declared  # type: ignore[no-any-return]
 
 
-# --- fields ----------------------------------------------------------------------------------
-
-
-class Field:
-    """One field of a table, resolved."""
-
-    __slots__ = (
-        "default",
-        "first",
-        "has_default",
-        "kind",
-        "last",
-        "name",
-        "nullable_first",
-        "nullable_last",
-        "tag",
-    )
-
-    def __init__(
-        self,
-        kind: WireType[object],
-        versions: str,
-        nullable: str | None,
-        tag: int | None,
-        default: object,
-    ) -> None:
-        self.name = ""
-        self.kind = kind
-        self.first, self.last = _parse_versions(versions)
-        self.nullable_first, self.nullable_last = _parse_versions(nullable) if nullable else (1, 0)
-        self.tag = tag
-        self.has_default = default is not _REQUIRED
-        self.default = kind.zero if default is _REQUIRED else default
-
-    def is_in(self, version: int) -> bool:
-        return self.first <= version <= self.last
-
-    def is_nullable(self, version: int) -> bool:
-        return self.nullable_first <= version <= self.nullable_last
-
-
-_REQUIRED: Final = object()
-
-
-def _parse_versions(text: str) -> tuple[int, int]:
-    if text.endswith("+"):
-        return int(text[:-1]), VERSION_OPEN
-    first, _, last = text.partition("-")
-    return int(first), int(last or first)
-
-
-if TYPE_CHECKING:
-    # Two signatures of one function: mypy sees the type of the attribute, so that `x: str =
-    # wire(int32)` is an error, and `default=` makes the constructor argument optional.
-    @overload
-    def wire(
-        kind: WireType[T], versions: str = "0+", *, tag: int | None = None, default: T = ...
-    ) -> T: ...
-    @overload
-    def wire(
-        kind: WireType[T],
-        versions: str = "0+",
-        *,
-        nullable: str,
-        tag: int | None = None,
-        default: T | None = ...,
-    ) -> T | None: ...
-    def wire(
-        kind: WireType[T],
-        versions: str = "0+",
-        *,
-        nullable: str | None = None,
-        tag: int | None = None,
-        default: T | None = None,
-    ) -> T | None: ...
-
-    def unserialized(*, default: T) -> T: ...
-
-else:
-
-    def wire(kind, versions="0+", *, nullable=None, tag=None, default=_REQUIRED):
-        """Declares one field: its type, versions, nullable versions, tag and default."""
-        return Field(kind, versions, nullable, tag, default)
-
-    def unserialized(*, default):
-        """Declares an attribute that no version carries; encoders may use it."""
-        return Field(int64, "1-0", None, None, default)
+def unserialized(*, default: T) -> T:
+    """Declares an attribute that no version carries; encoders may use it."""
+    declared: Any = Field(int64, "1-0", default=default)
+    return declared  # type: ignore[no-any-return]
 
 
 # --- structs ---------------------------------------------------------------------------------
 
 
 @dataclass_transform(
-    kw_only_default=True, frozen_default=True, field_specifiers=(wire, unserialized)
+    kw_only_default=True,
+    frozen_default=True,
+    field_specifiers=(
+        boolean,
+        int8,
+        int16,
+        uint16,
+        int32,
+        uint32,
+        int64,
+        float64,
+        uuid_,
+        optional_uuid,
+        string,
+        byte_string,
+        records,
+        record_parts,
+        array,
+        struct,
+        optional_struct,
+        unserialized,
+    ),
 )
 class StructMeta(type):
     """Turns a field table into a slotted class with a keyword constructor."""

@@ -276,15 +276,16 @@ class LocalLog:
         log_start_offset: int,
         clean_shutdown: bool,
         was_compacted: bool = False,
-        resumed: LoadedLog | None = None,
+        loaded: LoadedLog | None = None,
     ) -> LocalLog:
         """Opens the folder, repairing it after an unclean stop; see `recovery_report`.
 
         An empty folder begins at `log_start_offset`. If that is after the log's end, the folder is
-        emptied: all its records were deleted already. `resumed` is the log from the row of its
-        clean stop, if its files are unchanged since. Raises DiskError.
+        emptied: all its records were deleted already. `loaded` is what nothing has to be
+        read of: a new log, or that of the row of its clean stop if its files are unchanged since.
+        Raises DiskError.
         """
-        loaded = resumed or load_log(
+        loaded = loaded or load_log(
             directory,
             config=config,
             recovery_point=recovery_point,

@@ -66,6 +66,16 @@ class LoadedLog:
     producers: ProducerState
     report: RecoveryReport
 
+    @classmethod
+    def of_new_folder(cls, directory: Path, *, config: LogConfig, now_ms: int) -> LoadedLog:
+        """Begins a log at offset 0 in a folder that was made for it, of which nothing is read."""
+        return cls(
+            segments=(LogSegment.create(directory, 0, config=config, now_ms=now_ms),),
+            leader_epochs=LeaderEpochCache(f"{directory}/{checkpoint.LEADER_EPOCHS}"),
+            producers=ProducerState(),
+            report=RecoveryReport(clean_shutdown=True),
+        )
+
     @property
     def end_offset(self) -> int:
         return self.segments[-1].end_offset

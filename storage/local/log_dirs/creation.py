@@ -23,6 +23,7 @@ from strandline.storage.config.log_config import LogConfig
 from strandline.storage.errors import DiskError
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log.recovery import LoadedLog
 from strandline.storage.local.log_dirs import missing_folder_mark
 from strandline.storage.local.log_dirs.log_dir import LogDir
 from strandline.storage.model import TopicId, TopicPartition
@@ -105,6 +106,7 @@ def _create_log(
             recovery_point=0,
             log_start_offset=0,
             clean_shutdown=True,
+            loaded=LoadedLog.of_new_folder(path, config=config, now_ms=clock.now_ms()),
         )
     except DiskError as error:
         _discard(path)

@@ -338,5 +338,5 @@ def _load_log(
         log_start_offset=directory.log_starts.get(key, 0),
         clean_shutdown=directory.was_clean,
         was_compacted=key in directory.cleaned_offsets,
-        resumed=resumed,
+        loaded=resumed,
     )

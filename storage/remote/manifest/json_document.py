@@ -39,12 +39,12 @@ _FILE_NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,199}")
 
 def fields_of(value: DataclassInstance) -> dict[str, Json]:
     """The JSON fields of a dataclass; checksums are hexadecimal, fields at their default absent."""
-    found = ((field, getattr(value, field.name)) for field in dataclasses.fields(value))
-    return {
-        field.name: f"{content:08x}" if field.name.endswith("crc32c") else content
-        for field, content in found
-        if content != field.default
-    }
+    found: dict[str, Json] = {}
+    for field in dataclasses.fields(value):
+        content = getattr(value, field.name)
+        if content != field.default:
+            found[field.name] = f"{content:08x}" if field.name.endswith("crc32c") else content
+    return found
 
 
 def encode_document(format_name: str, version: int, fields: Mapping[str, Json]) -> bytes:

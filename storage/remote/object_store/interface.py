@@ -285,11 +285,14 @@ class ObjectStore(Protocol):
         """Closes connections and ends retries; later calls may fail."""
 
 
+_NO_PARTS = frozenset({"", ".", ".."})
+
+
 def check_key(key: str) -> str:
     """Returns the key; asserts that it is valid, because `keys.py` makes all of them."""
     assert key, "an object key is not empty"
     assert len(key.encode()) <= KEY_BYTES_MAX, key
-    assert all(part not in ("", ".", "..") for part in key.split("/")), key
+    assert _NO_PARTS.isdisjoint(key.split("/")), key
     return key
 
 

@@ -10,7 +10,6 @@ cut into nested folders whose names end in a lone `%` (a topic's folder can have
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Iterator
 
 CONTINUATION = "%"
 
@@ -20,7 +19,8 @@ _COMPONENT_CHARACTERS_MAX = 200
 
 def path_of(key: str) -> str:
     """Returns the path of an object below the root, or of a prefix that ends in `/`."""
-    return "/".join(part for component in key.split("/") for part in _encoded(component))
+    encoded = urllib.parse.quote(key, safe="=+@,/")
+    return "/".join([_cut(component) for component in encoded.split("/")])
 
 
 def key_of(path: str) -> str:
@@ -28,12 +28,13 @@ def key_of(path: str) -> str:
     return urllib.parse.unquote(path.replace(CONTINUATION + "/", ""))
 
 
-def _encoded(component: str) -> Iterator[str]:
-    encoded = urllib.parse.quote(component, safe="=+@,")
+def _cut(encoded: str) -> str:
+    """Returns a component as nested folders whose names are short enough."""
+    parts = []
     while len(encoded) > _COMPONENT_CHARACTERS_MAX:
         cut = _COMPONENT_CHARACTERS_MAX
         # An escape is not cut in two: its `%` would look like a continuation.
         cut -= next((back for back in (1, 2) if encoded[cut - back] == "%"), 0)
-        yield encoded[:cut] + CONTINUATION
+        parts.append(encoded[:cut] + CONTINUATION)
         encoded = encoded[cut:]
-    yield encoded
+    return "/".join([*parts, encoded])

@@ -162,7 +162,7 @@ def judge(view: PartitionView) -> PartitionVerdict:
     # Once one segment has to wait, all later ones wait for it: copies are made in order.
     blocked = False
     expected_base = view.remote_end_offset
-    newer_bytes = sum(segment.size_bytes for segment in view.segments)
+    newer_bytes = sum([segment.size_bytes for segment in view.segments])
     for segment in view.segments:
         newer_bytes -= segment.size_bytes
         state = _state(view, segment, expected_base)

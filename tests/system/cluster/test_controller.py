@@ -132,7 +132,7 @@ def test_a_controller_advertises_what_brokers_ask_and_not_what_clients_read(
 ) -> None:
     answer = client.ask(software(), ApiVersionsResponse, 4)
     listed = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
-    served = CONTROLLER_SPECS.keys() - {ApiKey.ALTER_PARTITION, ApiKey.CONTROLLER_REGISTRATION}
+    served = CONTROLLER_SPECS.keys() - {ApiKey.ALTER_PARTITION}
     assert served <= listed.keys()
     assert not {ApiKey.PRODUCE, ApiKey.METADATA, ApiKey.JOIN_GROUP} & listed.keys()
     assert {one.name for one in answer.finalized_features} >= {"metadata.version"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.broker.cluster.metadata.image import MetadataDelta, MetadataImage
+from strandline.broker.cluster.metadata.records import ALL_BROKERS, config_records
 from strandline.broker.config.loading import load_config
 from strandline.broker.config.rows import (
     ConfigRow,
@@ -15,9 +17,10 @@ from strandline.broker.config.rows import (
 )
 from strandline.broker.config.running_config import RunningConfig
 from strandline.broker.config.table import BROKER_CONFIGS
+from strandline.broker.protocol.schema.config_resources import ConfigResourceType
 from strandline.storage.config.definition import ValueType
 from strandline.storage.config.log_config import TOPIC_CONFIGS
-from tests.unit.broker.config.loaded import altered
+from tests.unit.broker.config.loaded import altered, load
 
 
 def broker_row(name: str, *overrides: str) -> ConfigRow:
@@ -132,3 +135,20 @@ def test_an_altered_default_is_what_topics_without_a_value_of_their_own_have() -
         ("log.retention.hours", "2"),
         ("log.retention.hours", "168"),
     ]
+
+
+def test_topics_show_a_default_as_soon_as_it_is_altered_also_if_they_were_shown_before() -> None:
+    running = RunningConfig(load("log.retention.hours=2"))
+    assert value_of(running, "retention.ms") == str(2 * 3_600_000)
+    before = MetadataImage()
+    for text in ("8", "9"):
+        image = before.apply_entry(
+            config_records(ConfigResourceType.BROKER, ALL_BROKERS, {}, {"log.retention.ms": text})
+        )
+        running.follow(MetadataDelta(before, image), image)
+        assert value_of(running, "retention.ms") == text
+        before = image
+
+
+def value_of(running: RunningConfig, name: str) -> str | None:
+    return next(row.value for row in describe_topic(running, {}) if row.name == name)

@@ -312,3 +312,17 @@ def test_replaying_at_once_one_by_one_and_from_a_snapshot_give_the_same_image(
     again.apply(image_records(image))
     again.next_offset = image.next_offset
     assert again.image() == image
+
+
+def test_only_the_level_that_a_feature_has_in_the_end_must_be_known() -> None:
+    """A later release may have raised it, and lowered it before this one was started again."""
+    raised, lowered = (
+        FeatureLevelRecord(name="transaction.version", feature_level=level) for level in (99, 2)
+    )
+    delta = MetadataDelta(MetadataImage())
+    delta.replay([raised])
+    delta.replay([lowered])
+    image = delta.image()
+    assert image.finalized_level("transaction.version") == 2
+    with pytest.raises(UnsupportedFormat, match="a later release set it"):
+        image.apply_entry([raised])

@@ -22,48 +22,31 @@ from strandline.broker.protocol.messages.metadata import (
     MetadataResponse,
 )
 from strandline.broker.protocol.messages.produce import ProduceResponse
+from strandline.broker.protocol.schema import schema as wire
 from strandline.broker.protocol.schema.errors import MalformedRequest
-from strandline.broker.protocol.schema.schema import (
-    ZERO_UUID,
-    Buffer,
-    Struct,
-    array,
-    boolean,
-    byte_string,
-    float64,
-    int8,
-    int32,
-    int64,
-    optional_struct,
-    string,
-    struct,
-    uint16,
-    uint32,
-    uuid_,
-    wire,
-)
+from strandline.broker.protocol.schema.schema import Struct
 
 
 class Point(Struct):
-    x: int = wire(int32)
-    y: int = wire(int32, "2+", default=-1)
+    x: int = wire.int32()
+    y: int = wire.int32("2+", default=-1)
 
 
 class Everything(Struct):
-    flag: bool = wire(boolean)
-    small: int = wire(int8)
-    port: int = wire(uint16)
-    big: int = wire(uint32)
-    share: float = wire(float64)
-    ids: Sequence[uuid.UUID] = wire(array(uuid_))
-    numbers: Sequence[int] | None = wire(array(int64), nullable="1+")
-    names: Sequence[str] = wire(array(string))
-    blob: Buffer = wire(byte_string)
-    cursor: Point | None = wire(struct(Point), nullable="0+", default=None)
-    nested: Sequence[Sequence[int]] = wire(array(array(int8)), default=())
-    origin: Point | None = wire(optional_struct(Point), "3+", tag=0, default=None)
-    title: str | None = wire(string, "3+", nullable="3+", tag=5, default=None)
-    level: int = wire(int32, "3+", tag=200, default=7)
+    flag: bool = wire.boolean()
+    small: int = wire.int8()
+    port: int = wire.uint16()
+    big: int = wire.uint32()
+    share: float = wire.float64()
+    ids: Sequence[uuid.UUID] = wire.array(wire.uuid_)
+    numbers: Sequence[int] | None = wire.array(wire.int64, nullable="1+")
+    names: Sequence[str] = wire.array(wire.string)
+    blob: wire.Buffer = wire.byte_string()
+    cursor: Point | None = wire.struct(Point, nullable="0+", default=None)
+    nested: Sequence[Sequence[int]] = wire.array(wire.ArrayOf(wire.int8), default=())
+    origin: Point | None = wire.optional_struct(Point, "3+", tag=0, default=None)
+    title: str | None = wire.string("3+", nullable="3+", tag=5, default=None)
+    level: int = wire.int32("3+", tag=200, default=7)
 
 
 def encode(message: Struct, version: int, *, flexible: bool) -> bytes:
@@ -84,7 +67,7 @@ EXAMPLE = Everything(
     port=65_535,
     big=2**32 - 1,
     share=0.5,
-    ids=[uuid.UUID(int=1), ZERO_UUID],
+    ids=[uuid.UUID(int=1), wire.ZERO_UUID],
     numbers=[1, -(2**63)],
     names=["", "ä"],
     blob=b"\x00\xff",
@@ -112,7 +95,7 @@ def test_every_wire_type_survives(version: int, flexible: bool) -> None:
 
 def test_a_nullable_struct_has_a_byte_in_front() -> None:
     class Page(Struct):
-        cursor: Point | None = wire(struct(Point), nullable="0+")
+        cursor: Point | None = wire.struct(Point, nullable="0+")
 
     assert encode(Page(cursor=None), 2, flexible=True) == b"\xff\x00"
     there = encode(Page(cursor=Point(x=1, y=2)), 2, flexible=True)
@@ -127,8 +110,8 @@ def test_fields_outside_of_a_version_are_not_sent_and_read_as_defaults() -> None
 
 
 class Tagged(Struct):
-    level: int = wire(int32, tag=1, default=7)
-    name: str = wire(string, tag=3, default="")
+    level: int = wire.int32(tag=1, default=7)
+    name: str = wire.string(tag=3, default="")
 
 
 def test_tags_are_sent_only_where_they_differ_from_the_default() -> None:
@@ -214,7 +197,7 @@ def test_records_of_a_fetch_response_are_passed_on_untouched() -> None:
 
 def test_messages_show_and_compare_their_fields() -> None:
     one = MetadataRequestTopic(name="a")
-    assert repr(one) == f"MetadataRequestTopic(topic_id={ZERO_UUID!r}, name='a')"
+    assert repr(one) == f"MetadataRequestTopic(topic_id={wire.ZERO_UUID!r}, name='a')"
     assert one == MetadataRequestTopic(name="a")
     assert one != MetadataRequestTopic(name="b")
     assert one != "a"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from strandline.storage.errors import DiskError
+from strandline.storage.local.log.log import LocalLog
 from strandline.storage.local.log_dirs import creation, log_dirs
 from strandline.storage.local.log_dirs.log_dir import LogDir
 from strandline.storage.model import TopicPartition
@@ -70,4 +71,29 @@ def test_new_partitions_leave_descriptors_for_clients_and_checkpoints(tmp_path: 
     assert all(error.is_out_of_descriptors for error in refused)
     assert not dirs.has_failed
     assert len(list(tmp_path.glob("t-*"))) == limit - len(refused)
+    dirs.close()
+
+
+def test_a_new_log_is_what_a_start_finds_in_its_folder(tmp_path: Path) -> None:
+    dirs = open_dirs(tmp_path)
+    created = dirs.create_log(TopicPartition("t", 0), TOPIC_ID, CONFIG)
+    created.close()
+    names = sorted(path.name for path in created.directory.iterdir())
+    found = LocalLog.open(
+        created.directory,
+        topic_partition=created.topic_partition,
+        topic_id=TOPIC_ID,
+        config=CONFIG,
+        clock=created.clock,
+        recovery_point=0,
+        log_start_offset=0,
+        clean_shutdown=True,
+    )
+    assert [segment.base_offset for segment in found.segments] == [0]
+    assert (found.start_offset, found.end_offset, found.high_watermark) == (0, 0, 0)
+    assert (created.start_offset, created.end_offset, created.high_watermark) == (0, 0, 0)
+    assert found.leader_epochs.starts == created.leader_epochs.starts == ()
+    assert found.recovery_report.problems == []
+    assert sorted(path.name for path in created.directory.iterdir()) == names
+    found.close()
     dirs.close()
