@@ -63,7 +63,7 @@ def read(folder: Path) -> LastRun | None:
             folders=tuple(map(str, found["folders"])),
         )
     except (CorruptFile, UnsupportedFormat, ValueError, KeyError, TypeError) as error:
-        log.warning("note of the last run not used", extra={"fields": {"reason": str(error)}})
+        log.info("note of the last run not used", extra={"fields": {"reason": str(error)}})
         return None
 
 

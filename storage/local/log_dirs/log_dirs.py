@@ -555,7 +555,7 @@ class LogDirs:
                 if run is not None:
                     last_run.write(directory.path, run)
         except DiskError as error:
-            log.warning("run not noted", extra={"fields": {"reason": str(error)}})
+            log.info("run not noted", extra={"fields": {"reason": str(error)}})
         if self.failures or None in runs.values():
             self.forget_run()
 
