@@ -361,6 +361,14 @@ def mark(path: str) -> FileMark:
         raise DiskError(f"cannot look at {path}: {error.strerror}") from error
 
 
+def device(path: Path) -> int:
+    """The number of the device that a file or a folder lies on. Raises DiskError."""
+    try:
+        return path.stat().st_dev
+    except OSError as error:
+        raise DiskError(f"cannot look at {path}: {error.strerror}") from error
+
+
 def sync_file(path: Path) -> None:
     """fsync of a file by name."""
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from strandline.broker.config.broker_config import BrokerConfig
 from strandline.broker.network.sockets import Network, SystemNetwork
@@ -16,6 +17,7 @@ from strandline.storage.clock import Clock, SystemClock
 from strandline.storage.concurrency.resizable_pool import ResizablePool
 from strandline.storage.remote.object_store.interface import ObjectStore
 from strandline.storage.remote.open_store import open_store
+from strandline.storage.system.boot import boot_of
 from strandline.storage.system.child_process import ChildProcess
 
 
@@ -30,6 +32,8 @@ class Environment:
     network: Network
     # Starts a program of ours as a child.
     start_child: Callable[[str], ChildProcess]
+    # Returns the boot of the machine that keeps what was written to a folder; None if unknown.
+    boot_of: Callable[[Path], str | None]
     # A supervisor runs it beside others, and serves what they have in common.
     is_supervised: bool = False
 
@@ -42,6 +46,7 @@ def process_environment(config: BrokerConfig, *, is_supervised: bool = False) ->
         open_store=open_archive,
         network=SystemNetwork(),
         start_child=ChildProcess,
+        boot_of=boot_of,
         is_supervised=is_supervised,
     )
 

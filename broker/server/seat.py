@@ -85,6 +85,7 @@ async def start_seat(
         ],
         replication=replication.replication,
     )
+    await membership.note_run()
     folders = await AssignmentParts.make(environment, storage, membership, replicas)
     watch = InSyncWatch.make(replicas, lag_ms_max=config.replica_fetch.lag_ms_max)
     coordinators = await CoordinatorParts.make(

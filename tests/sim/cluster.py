@@ -117,6 +117,8 @@ class VirtualBroker:
         self.slow: set[str] = set()
         # That of the last start.
         self.process = Process(self.host)
+        # Of its machine.
+        self.boots = 1
         self._settings = {
             "node.id": str(number),
             "log.dirs": str(self.folder),
@@ -190,6 +192,7 @@ class VirtualBroker:
             open_store=lambda _config, _clock: world.store,
             network=world.network,
             start_child=start_inline,
+            boot_of=lambda _folder: f"{self.host}, boot {self.boots}",
         )
         self._serving = Serving(config, environment)
         await self._serving.start()
@@ -265,6 +268,7 @@ class VirtualBroker:
         self.world.network.lose_power(self.process)
         self._die()
         await self._bury()
+        self.boots += 1
         lost_bytes = self.world.disk.lose_power(self.folder)
         self.world.note("lost", self.port, lost_bytes)
 

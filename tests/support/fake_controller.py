@@ -31,6 +31,8 @@ class FakeController:
         # What it says that it takes.
         self.ranges = list(RANGES)
         self.requests: list[Request] = []
+        # Since the beginning.
+        self.connection_count = 0
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
@@ -55,6 +57,7 @@ class FakeController:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
+        self.connection_count += 1
         try:
             while True:
                 (size,) = struct.unpack(">i", await reader.readexactly(4))

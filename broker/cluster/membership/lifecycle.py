@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Final
 
@@ -64,7 +64,7 @@ class Registration:
     features: Sequence[RegisteringFeature]
     rack: str | None
     log_dirs: Sequence[uuid.UUID]
-    # That of the last run, if it stopped cleanly.
+    # That of the last run, if all that it wrote is there.
     previous_epoch: int = NO_EPOCH
 
 
@@ -184,6 +184,18 @@ class BrokerLifecycle:
             self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
         elif self.state is not BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             self.state = BrokerState.SHUTTING_DOWN
+
+    def begin_anew(self, incarnation_id: uuid.UUID) -> None:
+        """Registers once more, as a process that does not have all that the last run wrote.
+
+        To the controller it is another process, and this one has ended.
+        """
+        assert not self.is_ready, "others may rely on it already"
+        self.registration = replace(
+            self.registration, incarnation_id=incarnation_id, previous_epoch=NO_EPOCH
+        )
+        self.state = BrokerState.STARTING
+        self._is_registered = False
 
     def note_folders(self, *, are_missing: bool) -> bool:
         """Registers again if the metadata have begun to want folders, and have none of this broker.

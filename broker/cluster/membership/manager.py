@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from strandline.broker.cluster.membership.channel import ControllerChannel
-from strandline.broker.cluster.membership.lifecycle import BrokerLifecycle, BrokerState
+from strandline.broker.cluster.membership.lifecycle import NO_EPOCH, BrokerLifecycle, BrokerState
 from strandline.broker.peers.errors import PeerError
 from strandline.broker.protocol.messages.broker_heartbeat import (
     BrokerHeartbeatRequest,
@@ -20,6 +20,7 @@ from strandline.broker.protocol.messages.broker_heartbeat import (
 )
 from strandline.broker.protocol.messages.broker_registration import BrokerRegistrationResponse
 from strandline.broker.protocol.schema.errors import ErrorCode
+from strandline.storage import entropy
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.tasks import wait_within
 from strandline.storage.model import Offset
@@ -74,6 +75,7 @@ class LifecycleManager:
         self._changed = asyncio.Event()
         # Why the last attempt to register failed.
         self.last_refusal = ""
+        self._reconnects = False
 
     def __repr__(self) -> str:
         return f"<LifecycleManager {self.state.name} epoch={self.epoch}>"
@@ -108,6 +110,22 @@ class LifecycleManager:
         await self._until(lambda: self._lifecycle.is_registered)
         return self.epoch
 
+    @property
+    def vouches(self) -> bool:
+        """Whether the controller was told that the logs have all that the last run wrote."""
+        return self._lifecycle.registration.previous_epoch != NO_EPOCH
+
+    async def register_anew(self) -> int:
+        """Registers as a process whose logs lack something; returns its broker epoch.
+
+        Kafka's controllers wait for the end of the session that this one began. Ours sees that its
+        connection is closed.
+        """
+        self._lifecycle.begin_anew(entropy.new_id())
+        self._reconnects = True
+        self._woken.set()
+        return await self.registered()
+
     async def serve(self) -> None:
         """The broker may lead from now on: returns when the controller has unfenced it."""
         self._lifecycle.is_ready = True
@@ -135,6 +153,9 @@ class LifecycleManager:
         # Nobody waits long for a stop.
         is_leaving = before is BrokerState.PENDING_CONTROLLED_SHUTDOWN
         limit_s = ANSWER_S_MAX if is_leaving else SESSION_S
+        if self._reconnects:
+            self._reconnects = False
+            self._channel.close()
         request = self._lifecycle.next_request(self._metadata_offset())
         try:
             if isinstance(request, BrokerHeartbeatRequest):

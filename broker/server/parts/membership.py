@@ -2,7 +2,15 @@
 
     1 the feed reads the metadata as they are   2 features that this broker lacks refuse it, by name
     3 it registers                              4 the feed has its registration, so all before it
-    then the logs are loaded, listeners open    5 the controller unfences it, and it leads
+    then the logs are loaded                    5 if they lack what they had, it registers anew
+    6 it notes this run in the log folders
+    then listeners open                         7 the controller unfences it, and it leads
+
+It registers with the broker epoch of the last run if its folders have all that this one wrote: it
+stopped cleanly, or was killed, and the machine did not go down (KIP-966; last_run.py). Then it
+stays an eligible leader replica. A kill before 3 leaves that note, and it holds for the next start.
+One between 3 and 6 leaves a note of an earlier registration, which nobody believes: what 5 has seen
+may be repaired then, and nobody would see it again.
 
 Each of the two loops begins during the start: a recovery may last longer than a session.
 """
@@ -12,8 +20,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -43,6 +51,13 @@ from strandline.broker.server.parts.storage import StorageParts
 from strandline.broker.server.registration import new_registration
 from strandline.storage.clock import Clock
 from strandline.storage.concurrency.early_loop import EarlyLoop
+from strandline.storage.crash_points import (
+    MEMBER_AFTER_LOGS,
+    MEMBER_AFTER_NOTE,
+    MEMBER_AFTER_REGISTRATION,
+    MEMBER_BEFORE_REGISTRATION,
+    crash_point,
+)
 from strandline.storage.errors import DiskError, StrandlineError
 from strandline.storage.local.formats.checkpoint import (
     META_PROPERTIES,
@@ -50,7 +65,7 @@ from strandline.storage.local.formats.checkpoint import (
     read_properties,
 )
 from strandline.storage.local.log_dirs.log_dirs import LogDirs
-from strandline.storage.model import Offset
+from strandline.storage.model import Offset, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +133,10 @@ class MembershipParts(Part):
     node_id: int
     hands_over: bool
     log_dirs: LogDirs
+    # Registers as a process that lacks what the last run wrote. Raises as `join`.
+    register_anew: Callable[[], Awaitable[None]]
+    # Notes this run in the log folders.
+    write_note: Callable[[], Awaitable[None]]
 
     @classmethod
     async def join(
@@ -134,7 +153,9 @@ class MembershipParts(Part):
 
         Raises NoControllers, RegistrationRefused, OtherCluster, UnsupportedFeature, StorageError.
         """
-        clock, settings = environment.clock, config.membership
+        clock, settings, disk = environment.clock, config.membership, environment.workers.disk
+        log_dirs, boot_of = storage.log_dirs, environment.boot_of
+        last_epoch = await in_worker(disk, partial(log_dirs.last_epoch, boot_of))
         quorum = Quorum(settings.addresses())
         view = MetadataView(MetadataImage())
 
@@ -158,7 +179,7 @@ class MembershipParts(Part):
         )
         manager = LifecycleManager(
             BrokerLifecycle(
-                registration=_registration(config, storage.log_dirs, features),
+                registration=_registration(config, storage.log_dirs, features, last_epoch),
                 heartbeat_ms=settings.heartbeat_ms,
             ),
             channel(),
@@ -170,19 +191,38 @@ class MembershipParts(Part):
         following = EarlyLoop(feed.run)
         opened.callback(following.cancel)
         wait_s = settings.registration_ms_max / 1000
-        try:
-            async with asyncio.timeout(wait_s):
-                await following.meanwhile(feed.caught_up())  # 1, 2
-                living = EarlyLoop(manager.run)
-                opened.callback(living.cancel)
-                epoch = await following.meanwhile(living.meanwhile(manager.registered()))  # 3
-        except TimeoutError:
-            reason = manager.last_refusal or feed.last_fault or "no active controller answers"
-            raise NoControllers(
-                f"broker {config.node_id} is not registered after {wait_s:g} s: {reason}"
-            ) from None
+
+        @asynccontextmanager
+        async def in_time() -> AsyncIterator[None]:
+            try:
+                async with asyncio.timeout(wait_s):
+                    yield
+            except TimeoutError:
+                reason = manager.last_refusal or feed.last_fault or "no active controller answers"
+                raise NoControllers(
+                    f"broker {config.node_id} is not registered after {wait_s:g} s: {reason}"
+                ) from None
+
+        async with in_time():
+            await following.meanwhile(feed.caught_up())  # 1, 2
+            crash_point(MEMBER_BEFORE_REGISTRATION)
+            living = EarlyLoop(manager.run)
+            opened.callback(living.cancel)
+            epoch = await following.meanwhile(living.meanwhile(manager.registered()))  # 3
+        crash_point(MEMBER_AFTER_REGISTRATION)
         log.info("broker registered", extra={"fields": {"broker_epoch": epoch}})
         await following.meanwhile(living.meanwhile(feed.reached(epoch)))  # 4
+
+        async def register_anew() -> None:
+            async with in_time():
+                epoch = await following.meanwhile(living.meanwhile(manager.register_anew()))
+            log.info("broker registered", extra={"fields": {"broker_epoch": epoch}})
+            await following.meanwhile(living.meanwhile(feed.reached(epoch)))
+
+        async def write_note() -> None:
+            noting = partial(log_dirs.note_run, manager.epoch, boot_of)
+            await following.meanwhile(living.meanwhile(in_worker(disk, noting)))
+
         controller = RemoteController(
             channel(),
             view,
@@ -202,13 +242,34 @@ class MembershipParts(Part):
             caught_up_s=lambda: feed.caught_up_s,
             node_id=config.node_id,
             hands_over=settings.hands_over,
-            log_dirs=storage.log_dirs,
+            log_dirs=log_dirs,
+            register_anew=register_anew,
+            write_note=write_note,
             loops={"metadata feed": following.run, "heartbeats": living.run},
         )
 
+    async def note_run(self) -> None:
+        """Tells the controller if logs lack records that the last run had; they are loaded.
+
+        Nobody was elected for what it was told before: until `serve` this broker is fenced.
+        Raises NoControllers, RegistrationRefused.
+        """
+        crash_point(MEMBER_AFTER_LOGS)
+        lost = sorted(filter(self._is_here, self.log_dirs.lost))
+        if lost and self.manager.vouches:
+            fields = {"partitions": len(lost), "first": str(lost[0])}
+            log.warning("logs lack records that they had", extra={"fields": fields})
+            await self.register_anew()  # 5
+        await self.write_note()  # 6
+        crash_point(MEMBER_AFTER_NOTE)
+
+    def _is_here(self, key: TopicPartition) -> bool:
+        partition = self.view.image.partition(key)
+        return partition is not None and self.node_id in partition.replicas
+
     async def serve(self) -> None:
         """Returns when the controller lets this broker lead, and its metadata say so."""
-        await self.manager.serve()  # 5
+        await self.manager.serve()  # 7
         with suppress(TimeoutError):
             async with asyncio.timeout(KNOWN_S_MAX):
                 await self.until(self._is_named)
@@ -250,7 +311,7 @@ def lacks_folders(image: MetadataImage, node_id: int) -> bool:
 
 
 def _registration(
-    config: BrokerConfig, log_dirs: LogDirs, features: Mapping[str, range]
+    config: BrokerConfig, log_dirs: LogDirs, features: Mapping[str, range], last_epoch: int
 ) -> Registration:
     own = new_registration(config, log_dirs)
     return Registration(
@@ -269,7 +330,7 @@ def _registration(
         features=features_of(features.items()),
         rack=own.rack,
         log_dirs=own.log_dirs,
-        previous_epoch=log_dirs.clean_broker_epoch,
+        previous_epoch=last_epoch,
     )
 
 

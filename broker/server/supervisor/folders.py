@@ -67,7 +67,7 @@ from strandline.storage.errors import DiskError, InvalidConfig
 from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.formats.names import is_put_aside, partition_of
 from strandline.storage.local.log.closed_log import FILE_NAME as CLOSED_LOGS
-from strandline.storage.local.log_dirs import last_known_time
+from strandline.storage.local.log_dirs import last_known_time, last_run
 from strandline.storage.local.log_dirs.log_dir import LOCK_FILE, lock_directory
 from strandline.storage.remote.object_store.local_directory import LocalDirectoryStore
 
@@ -89,6 +89,7 @@ _FILES: Final = frozenset(
         checkpoint.MOVES,
         CLOSED_LOGS,
         last_known_time.FILE_NAME,
+        last_run.FILE_NAME,
     )
 )
 _CHECKPOINT: Final = "-checkpoint"

@@ -16,6 +16,9 @@ so a log is always a prefix of the appended records. A gap between segments is d
 were lost. Base offset and leader epoch lie outside the CRC, so the base offset is checked by
 continuity: a gap is damage, unless compaction may have made it.
 
+A process that is killed leaves a torn batch at most, the one that it was about to write. Anything
+else that is cut or missing was in the log, and may have been acknowledged (`has_lost_records`).
+
 The RecoveryReport lists every repair. The next flush, not recovery, moves the recovery point.
 """
 
@@ -50,7 +53,7 @@ from strandline.storage.local.segment.producer_snapshots import ProducerSnapshot
 from strandline.storage.local.segment.recovery_report import RecoveryReport
 from strandline.storage.local.segment.segment import RELATIVE_OFFSET_MAX, LogSegment, SegmentEnd
 from strandline.storage.model import AbortedTransaction
-from strandline.storage.records.batch.any_batch import BATCH_BYTES_MIN, walk_file
+from strandline.storage.records.batch.any_batch import BATCH_BYTES_MIN, TornBatch, walk_file
 from strandline.storage.records.batch.batch import Batch
 from strandline.storage.records.batch.marker import marker_in
 
@@ -185,6 +188,7 @@ class _Loader:
             producers = self._load_rest(bases[first_checked:])
         end_offset = self.segments[-1].end_offset
         if content.segment_bases and end_offset < recovery_point:
+            self.report.has_lost_records = True
             self._problem(f"offsets up to {recovery_point} were safe, the log ends at {end_offset}")
         self._finish_epochs()
         self.snapshots.drop_strays(self.segments)
@@ -215,6 +219,7 @@ class _Loader:
             if i > 0:
                 previous = self.segments[-1]
                 if base_offset != previous.end_offset and not self._may_have_gaps:
+                    self.report.has_lost_records = True
                     self._problem(
                         f"segment {base_offset} does not follow offset {previous.end_offset}"
                     )
@@ -224,6 +229,7 @@ class _Loader:
                 previous.end_offset = base_offset
                 self._close_checked(previous, producers)
             if not self._check_segment(base_offset, producers):
+                self.report.has_lost_records |= base_offset != bases[-1]
                 self._remove_segments(bases[i + 1 :])
                 break
         return producers
@@ -287,6 +293,7 @@ class _Loader:
         except CorruptRecords as error:
             # These bytes were synced, so cutting them restores nothing. Batches before them stay
             # readable, and reads beyond get an error instead of wrong data.
+            self.report.has_lost_records = True
             self._problem(f"segment {base_offset} is damaged: {error}")
         segment.trust_file(end_offset)
         segment.seal()
@@ -367,6 +374,8 @@ class _Loader:
                 f"segment {base_offset} cut from {file_bytes} to {segment.size_bytes} bytes "
                 f"at offset {segment.end_offset}: {error}"
             )
+            is_torn = isinstance(error, TornBatch) and not self.report.clean_shutdown
+            self.report.has_lost_records |= not is_torn
             self.report.bytes_cut += file_bytes - segment.size_bytes
             segment.file().truncate(segment.size_bytes)
             return False

@@ -19,6 +19,8 @@ from strandline.storage.local.formats import checkpoint
 from strandline.storage.local.log import closed_log
 from strandline.storage.local.log.closed_log import ClosedLog
 from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs import last_run
+from strandline.storage.local.log_dirs.last_run import LastRun
 from strandline.storage.model import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,8 @@ class LogDir:
         self.was_clean = False
         # Under which the controllers knew the broker at its clean stop; -1 after any other one.
         self.clean_broker_epoch = checkpoint.NO_BROKER_EPOCH
+        # What the run before noted; see last_run.py.
+        self.last_run: LastRun | None = None
         # False: its logs are unknown, because one could not be opened at the start.
         self.is_loaded = True
         # Rows of logs at a clean stop, by the names of their folders, until they are loaded.
@@ -86,6 +90,12 @@ class LogDir:
     def known_keys(self) -> set[TopicPartition]:
         """The partitions in the checkpoints when they were read."""
         return set().union(*self._offsets)
+
+    @property
+    def place(self) -> str:
+        """Tells this folder from a copy of it. Raises DiskError."""
+        folder, lock = (files.mark(str(one)) for one in (self.path, self.path / LOCK_FILE))
+        return f"{files.device(self.path)}:{folder.inode}:{lock.inode}"
 
     @property
     def lost_synced(self) -> bool:
@@ -316,6 +326,7 @@ def read_state(directory: LogDir) -> None:
     files.remove(directory.path / closed_log.FILE_NAME)
     if directory.was_clean:
         files.sync_directory(directory.path)
+    directory.last_run = last_run.read(directory.path)
     directory.recovery_points = _read_offsets(directory, checkpoint.RECOVERY_POINTS)
     directory.log_starts = _read_offsets(directory, checkpoint.LOG_STARTS)
     directory.high_watermarks = _read_offsets(directory, checkpoint.HIGH_WATERMARKS)

@@ -7,6 +7,7 @@
     <log.dir>/<topic>-<partition>.<id>-<why>/      a former log, see names.py
     <log.dir>/*-checkpoint                         see checkpoint.py
     <log.dir>/.kafka_cleanshutdown                 exists if the last stop was clean
+    <log.dir>/last-run                             of a broker of a cluster, see last_run.py
 
 Start:  1 lock  2 meta.properties  3 make room, see leftovers.py
         4 read and remove the clean-shutdown mark  5 open the logs, see loading.py
@@ -28,7 +29,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -41,8 +42,10 @@ from strandline.storage.local.formats.checkpoint import NO_BROKER_EPOCH
 from strandline.storage.local.log import closed_log
 from strandline.storage.local.log.closed_log import ClosedLog
 from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs import last_run
 from strandline.storage.local.log_dirs.creation import create_logs, spread
 from strandline.storage.local.log_dirs.deleted_folders import DeletedFolders
+from strandline.storage.local.log_dirs.last_run import LastRun
 from strandline.storage.local.log_dirs.leftovers import remove_leftovers
 from strandline.storage.local.log_dirs.loading import ConfigFor, load_logs
 from strandline.storage.local.log_dirs.log_dir import (
@@ -83,6 +86,9 @@ class LogDirs:
         self.wanted_moves: dict[tuple[TopicPartition, Path], TopicId] = {}
         # Whether a write found no room since `make_room`. Set from any thread.
         self.is_short_of_room = False
+        # Partitions whose logs lack what they had at the last stop, or are gone.
+        self.lost: frozenset[TopicPartition] = frozenset()
+        self._is_run_noted = any(one.last_run is not None for one in directories)
 
     @classmethod
     def open(
@@ -168,11 +174,18 @@ class LogDirs:
                 for opened in loaded.logs[directory]
             }
             self._note_losses(directory)
+        opened = self.logs
+        damaged = {key for key, one in opened.items() if one.recovery_report.has_lost_records}
+        missing: set[TopicPartition] = set()
         for directory in self.directories:
             # A log that is not opened now is gone, and must not return through a checkpoint.
-            for key in directory.known_keys - directory.logs.keys():
+            gone = directory.known_keys - directory.logs.keys()
+            if directory.is_loaded:
+                missing |= gone - opened.keys()
+            for key in gone:
                 directory.forget_state(key)
-        return self.logs
+        self.lost = frozenset(damaged | missing)
+        return opened
 
     def _watched(self, directory: LogDir, opened: LocalLog) -> LocalLog:
         opened.on_failure = partial(self._take_offline, directory)
@@ -196,6 +209,9 @@ class LogDirs:
         self.failures[directory.path] = error
         for opened in list(directory.logs.values()):
             opened.stop(error)
+        if self._is_run_noted:
+            # Whatever was not synced there may be lost.
+            self.forget_run()
         log.error(
             "log folder offline",
             extra={"fields": {"folder": str(directory.path), "reason": str(error)}},
@@ -505,8 +521,61 @@ class LogDirs:
 
         Without all of them what they had is not known to be there.
         """
-        epochs = {one.clean_broker_epoch for one in self.directories}
-        return epochs.pop() if len(epochs) == 1 and not self.failures else NO_BROKER_EPOCH
+        return self._agreed(one.clean_broker_epoch for one in self.directories)
+
+    def last_epoch(self, boot_of: Callable[[Path], str | None]) -> int:
+        """The broker epoch of the last run, if these folders have all that it wrote; else -1.
+
+        That is, if it stopped cleanly, or the machine has not gone down since (last_run.py).
+        `boot_of` returns the boot that keeps what was written to a folder. Blocks.
+        """
+        if (clean := self.clean_broker_epoch) != NO_BROKER_EPOCH:
+            return clean
+        epochs = []
+        for directory in self.directories:
+            noted = directory.last_run
+            if noted is None or noted != self._run(directory, noted.broker_epoch, boot_of):
+                return NO_BROKER_EPOCH
+            epochs.append(noted.broker_epoch)
+        return self._agreed(epochs)
+
+    def _agreed(self, epochs: Iterable[int]) -> int:
+        found = set(epochs)
+        return found.pop() if len(found) == 1 and not self.failures else NO_BROKER_EPOCH
+
+    def note_run(self, broker_epoch: int, boot_of: Callable[[Path], str | None]) -> None:
+        """Notes in every folder that this run has it, and all that the runs before it wrote.
+
+        Without that note the next start counts as one after a loss of power. Blocks.
+        """
+        runs = {one: self._run(one, broker_epoch, boot_of) for one in self.directories}
+        self._is_run_noted = True
+        try:
+            for directory, run in runs.items():
+                if run is not None:
+                    last_run.write(directory.path, run)
+        except DiskError as error:
+            log.info("run not noted", extra={"fields": {"reason": str(error)}})
+        if self.failures or None in runs.values():
+            self.forget_run()
+
+    def forget_run(self) -> None:
+        """Removes what `note_run` noted. May be called from any thread."""
+        for directory in self.directories:
+            last_run.remove(directory.path)
+
+    def _run(
+        self, directory: LogDir, broker_epoch: int, boot_of: Callable[[Path], str | None]
+    ) -> LastRun | None:
+        """Returns what a note of this run says; None if it can say nothing."""
+        try:
+            boot, place = boot_of(directory.path), directory.place
+        except DiskError:
+            return None
+        if boot is None:
+            return None
+        folders = tuple(sorted(one.directory_id for one in self.directories))
+        return LastRun(broker_epoch=broker_epoch, boot=boot, place=place, folders=folders)
 
     def finish(
         self,

@@ -20,6 +20,8 @@ class RecoveryReport:
     batches_checked: int = 0
     # After kill -9 that is an unacknowledged torn tail at most.
     bytes_cut: int = 0
+    # Whether more is gone than that: records that were once in the log as a whole.
+    has_lost_records: bool = False
     segments_removed: int = 0
     indexes_rebuilt: int = 0
     files_removed: int = 0

@@ -17,6 +17,7 @@ from strandline.broker.protocol.schema.errors import ErrorCode
 from strandline.broker.replication.followed import Followed
 from strandline.storage.config.log_config import LogConfig
 from strandline.storage.local.log.log import LocalLog
+from strandline.storage.local.log_dirs.log_dirs import LogDirs
 from strandline.storage.model import Isolation
 from strandline.storage.tiering.copy import open_segment
 from strandline.storage.tiering.partition.manifest_owner import ManifestOwner
@@ -57,6 +58,15 @@ def logs_are_cut_at_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 def a_crash_is_taken_for_a_clean_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(registration, "crash", registration.leave)
+
+
+def a_loss_of_power_is_taken_for_a_kill(patch: pytest.MonkeyPatch) -> None:
+    run = LogDirs._run
+
+    def on_any_boot(own: LogDirs, directory: Any, epoch: int, _boot_of: Any) -> Any:
+        return run(own, directory, epoch, lambda _: "any")
+
+    patch.setattr(LogDirs, "_run", on_any_boot)
 
 
 def divergence_is_not_looked_for(patch: pytest.MonkeyPatch) -> None:

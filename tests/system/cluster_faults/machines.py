@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from types import TracebackType
 
+from strandline.storage.local.log_dirs import last_run
 from tests.sim.disk import Disk
 from tests.support.broker import BrokerProcess
 from tests.support.controller import LISTENERS, ControllerProcess
@@ -107,6 +108,8 @@ class Machine:
     def lose_power(self, chance: Random) -> int:
         """Kills it; what was not synced may be gone. Returns how many bytes are."""
         self.kill()
+        # The machine that it is on goes on: with its power the boot would have another name.
+        last_run.remove(self.process.data)
         sizes = SyncedSizes(Path(self.world.syncs))
         try:
             return Disk(chance, sizes).lose_power(self.process.data)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from strandline.storage.local.log_dirs import last_run
 from tests.support.broker import BrokerProcess, eventually
 from tests.support.heavy import all_but
 from tests.system.cluster.bounced import BouncedCluster, bounced_cluster
@@ -128,6 +129,44 @@ def test_one_that_was_in_sync_at_the_minimum_leads_without_the_others(
         eligible.start()
         assert partition.leader(eligible) is eligible
         client = {"bootstrap.servers": eligible.bootstrap}
+        sent = len(traffic.acknowledged)
+        assert read_all(client, partition.topic, sent) == list(range(sent))
+    finally:
+        for one in cluster.brokers:
+            if not one.running:
+                one.start()
+    partition.await_in_sync(cluster.brokers)
+
+
+def test_one_that_was_killed_leads_with_all_that_the_last_one_lost(
+    cluster: BouncedCluster,
+) -> None:
+    """A kill takes nothing that was written. To Apache Kafka it may have, and the empty one, which
+    led last, leads again.
+    """
+    partition = ReplicatedPartition(cluster, min_insync_replicas="2")
+    with EndToEnd(partition) as traffic:
+        pass
+    last = partition.leader()
+    first, killed = partition.followers()
+    assert first.stop() == 0
+    partition.await_in_sync([last, killed], asked=last)
+    killed.kill()
+    partition.await_in_sync([last], asked=last)
+    assert partition.state(last).eligible_leader_replicas == partition.numbers([killed])
+    last.kill()
+    # As its machine comes back: on another boot, without what was not synced.
+    last_run.remove(last.data)
+    for path in (last.data / f"{partition.topic}-0").glob("*.log"):
+        os.truncate(path, 0)
+    try:
+        killed.start()
+        assert partition.leader(killed) is killed
+        last.start()
+        partition.await_in_sync([last, killed], asked=killed)
+        assert partition.leader(killed) is killed
+        # What is committed is told with the second one that is in sync.
+        client = {"bootstrap.servers": killed.bootstrap}
         sent = len(traffic.acknowledged)
         assert read_all(client, partition.topic, sent) == list(range(sent))
     finally:

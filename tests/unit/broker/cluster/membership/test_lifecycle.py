@@ -71,6 +71,22 @@ def heartbeat(broker: BrokerLifecycle) -> BrokerHeartbeatRequest:
     return request
 
 
+def test_a_broker_whose_logs_lack_something_registers_as_another_process() -> None:
+    broker = registered()
+    broker.heard(BrokerHeartbeatResponse(is_caught_up=True))
+    broker.begin_anew(uuid.UUID(int=6))
+    request = broker.next_request(OFFSET)
+    assert isinstance(request, BrokerRegistrationRequest)
+    assert (request.incarnation_id, request.previous_broker_epoch) == (uuid.UUID(int=6), -1)
+    assert request.log_dirs == sorted(DIRS)
+    # What was on its way then is no answer to that.
+    broker.heard(BrokerHeartbeatResponse(is_caught_up=True))
+    assert not broker.is_registered
+    assert broker.registered(BrokerRegistrationResponse(broker_epoch=1001)) == 0
+    assert heartbeat(broker).broker_epoch == 1001
+    assert heartbeat(broker).want_fence
+
+
 def test_a_broker_registers_with_its_folders_features_and_last_epoch() -> None:
     request = lifecycle().next_request(OFFSET)
     assert isinstance(request, BrokerRegistrationRequest)

@@ -134,6 +134,32 @@ def test_beside_a_living_session_it_tries_until_that_ends_and_says_so() -> None:
     living(live, register=register)
 
 
+def test_logs_that_lack_something_are_told_by_another_connection() -> None:
+    """While the controller sees the first one, it takes that process for alive."""
+    ports: list[int] = []
+    epochs = iter((1000, 1001))
+
+    def register(_: BrokerRegistrationRequest) -> BrokerRegistrationResponse:
+        return BrokerRegistrationResponse(broker_epoch=next(epochs))
+
+    async def live(manager: LifecycleManager, controller: FakeController) -> None:
+        assert await manager.registered() == 1000
+        ports.append(controller.connection_count)
+        assert manager.vouches
+        assert await manager.register_anew() == manager.epoch == 1001
+        ports.append(controller.connection_count)
+        assert not manager.vouches
+        first, second = controller.of(BrokerRegistrationRequest)
+        assert first.incarnation_id != second.incarnation_id
+        assert (first.previous_broker_epoch, second.previous_broker_epoch) == (17, -1)
+        await manager.serve()
+        assert manager.state is BrokerState.RUNNING
+        assert controller.of(BrokerHeartbeatRequest)[-1].broker_epoch == 1001
+
+    living(live, register=register)
+    assert ports == [1, 2]
+
+
 def test_a_final_refusal_ends_it() -> None:
     async def run() -> None:
         refusing = {

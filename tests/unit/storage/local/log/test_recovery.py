@@ -44,6 +44,7 @@ def test_nothing_that_was_appended_is_missing_after_a_kill(tmp_path: Path) -> No
     again = reopen(killed(log, tmp_path / "killed"))
     assert again.recovery_report.segments_checked == len(log.segments)
     assert again.recovery_report.bytes_cut == 0
+    assert not again.recovery_report.has_lost_records
     assert not again.recovery_report.problems
     assert read_bytes(again) == read_bytes(log)
     goes_on(again)
@@ -121,6 +122,7 @@ def test_a_tail_torn_at_any_byte_of_the_last_batch_loses_that_batch_only(tmp_pat
         again = open_log(directory, clean_shutdown=False)
         assert again.end_offset == 30
         assert again.recovery_report.bytes_cut == size_bytes - border
+        assert not again.recovery_report.has_lost_records
         assert read_bytes(again) == before
         fill(again, 1)
         assert_dense(again)
@@ -155,6 +157,7 @@ def test_a_log_that_ends_before_what_was_safe_says_so(tmp_path: Path, clean: boo
     again = reopen(log.directory, clean=clean, recovery_point=point)
     assert again.end_offset == again.recovery_point == active.base_offset < point
     assert any(f"up to {point} were safe" in text for text in again.recovery_report.problems)
+    assert again.recovery_report.has_lost_records
     goes_on(again)
 
 
@@ -172,6 +175,7 @@ def test_damage_in_the_middle_cuts_there_and_removes_what_lies_behind(tmp_path: 
     assert len(log_files(directory)) == 2
     lost = log.size_bytes - again.size_bytes
     assert again.recovery_report.bytes_cut == lost
+    assert again.recovery_report.has_lost_records
     assert read_bytes(log).startswith(read_bytes(again))
     goes_on(again)
 
@@ -187,6 +191,7 @@ def test_a_segment_whose_end_was_lost_ends_the_log(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[: border.position])
     again = reopen(directory)
     assert again.end_offset == shortened.end_offset - 10
+    assert again.recovery_report.has_lost_records
     assert again.recovery_report.segments_removed == len(log.segments) - 2
     goes_on(again)
 
@@ -219,6 +224,7 @@ def test_a_sealed_segment_that_is_missing_in_a_killed_log_ends_it(tmp_path: Path
     (directory / missing.log_path.name).unlink()
     again = reopen(directory)
     assert again.end_offset == missing.base_offset
+    assert again.recovery_report.has_lost_records
     goes_on(again)
 
 
