@@ -40,3 +40,7 @@ bench-lake: $(DEV) jar $(LAKE_JARS) ## measure Spark over the archive beside its
 .PHONY: bench-cluster
 bench-cluster: $(DEV) kafka-jars ## three brokers of ours beside three of Apache Kafka (BENCH_ARGS=--only ROW)
 	@$(PY) -m bench.clusters.run $(BENCH_ARGS)
+
+.PHONY: bench-walks
+bench-walks: $(DEV) ## count the files and calls of a record, a segment, a cold fetch, a commit, EndTxn, CreateTopics (BENCH_ARGS=--files)
+	@$(PY) -m bench.walks $(BENCH_ARGS)
