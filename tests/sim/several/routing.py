@@ -1,7 +1,8 @@
 """A client of several brokers: it asks the leader, or the coordinator, and finds it again.
 
 An answer with an error makes it look for the leader or coordinator anew, before the next request,
-as Kafka's clients do. What it was told of a leader it remembers with the leader's epoch.
+as Kafka's clients do. What it was told of a leader it remembers with the leader's epoch, and goes
+to no leader of an older one.
 """
 
 from __future__ import annotations
@@ -116,7 +117,10 @@ class RoutedClient(VirtualClient):
             answer = await self._by_node[node].ask(request, 12)
             for topic in answer.topics:
                 for one in topic.partitions:
-                    if one.partition_index == value and one.leader_id in self._by_node:
+                    # A broker that stood still names the leader of then, and itself perhaps.
+                    is_old = one.leader_epoch < self.leader_epochs.get(place, 0)
+                    is_led = one.leader_id in self._by_node
+                    if one.partition_index == value and is_led and not is_old:
                         self.leader_epochs[place] = one.leader_epoch
                         return int(one.leader_id)
         else:
