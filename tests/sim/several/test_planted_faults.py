@@ -210,7 +210,7 @@ FAULTS = by_name(
             words=["lost", "aborted"],
             only=("power",),
             troubles=14,
-            first_world=26,
+            first_world=112,
         ),
         Fault(
             plant=any_broker_epoch_is_accepted,
