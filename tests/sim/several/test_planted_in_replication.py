@@ -156,7 +156,7 @@ FAULTS = by_name(
             words=("read, and lost", "changed"),
             only=LATE,
             replicas=3,
-            first_world=31,
+            first_world=5,
         ),
         Fault(
             plant=pieces_of_the_open_segment_ignore_the_high_watermark,
