@@ -235,7 +235,7 @@ FAULTS = by_name(
             clients=nothing,
             words=["its session lasts"],
             only=("pause controller",),
-            first_world=4,
+            first_world=15,
         ),
         Fault(
             plant=a_fenced_broker_keeps_its_leaderships,
@@ -274,13 +274,14 @@ FAULTS = by_name(
             plant=a_follower_goes_on_one_behind_its_snapshot,
             clients=nothing,
             words=["has another image"],
+            first_world=4,
         ),
         Fault(
             plant=an_entry_is_given_up_with_who_asked_for_it,
             clients=nothing,
             words=["has another image"],
             only=("reset", "slow disk", "slow disk", "restart"),
-            first_world=2,
+            first_world=14,
         ),
     )
 )

@@ -139,7 +139,7 @@ FAULTS = by_name(
             clients=minima,
             words=("eligible replica",),
             replicas=3,
-            first_world=12,
+            first_world=43,
         ),
         Fault(
             plant=who_left_counts_with_the_answer,
@@ -148,7 +148,7 @@ FAULTS = by_name(
             only=("slow link", "slow link", "apart"),
             troubles=8,
             replicas=3,
-            first_world=9,
+            first_world=15,
         ),
         Fault(
             plant=consumers_read_above_the_high_watermark,
