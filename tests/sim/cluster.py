@@ -274,18 +274,24 @@ class VirtualBroker:
 
     async def _bury(self) -> None:
         """Ends what is left of the tasks of a dead process."""
+        process = self.process
         serving, self._serving = self._serving, None
         starting, self._starting = self._starting, None
-        if self.process.is_stopped:
+        if process.is_stopped:
             # What has waited must find itself cancelled.
-            for task in tasks_of(self.process):
+            for task in tasks_of(process):
                 task.cancel()
-            self.process.go_on()
+            process.go_on()
         if starting is not None:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
         if serving is not None:
             await serving.die()
+        left = tasks_of(process)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        process.is_buried = True
 
 
 def play(seed: int, folder: Path, scenario: Callable[[World], Coroutine[Any, Any, None]]) -> World:

@@ -56,6 +56,8 @@ class Process:
         """`host` is its address."""
         self.host = host
         self.is_dead = False
+        # Its tasks have ended; what timers and sockets still call is nobody's.
+        self.is_buried = False
         # Whether it was told to end.
         self.is_leaving = False
         self.stop_count = 0
@@ -107,7 +109,9 @@ OUTSIDE = contextvars.Context()
 
 
 class _Ready(deque[asyncio.Handle]):
-    """The callbacks that are ready; those of a process that stands still are taken aside."""
+    """The callbacks that are ready; those of a process that stands still are taken aside, and those
+    of one that is buried are dropped.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -117,9 +121,12 @@ class _Ready(deque[asyncio.Handle]):
     def popleft(self) -> asyncio.Handle:
         handle = super().popleft()
         process: Process | None = handle._context.get(PROCESS)  # type: ignore[attr-defined]
-        if process is None or not process.is_stopped or handle.cancelled():
+        if process is None or handle.cancelled():
             return handle
-        process.hold(handle)
+        if not process.is_buried:
+            if not process.is_stopped:
+                return handle
+            process.hold(handle)
         return self._nothing
 
 
