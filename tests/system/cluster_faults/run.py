@@ -247,7 +247,9 @@ def _look_into_folders(machines: Machines, outcome: Outcome, partition: int) -> 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", type=int, default=random.randrange(2**31))
     parser.add_argument("--brokers", type=int, default=3)
